@@ -1,0 +1,187 @@
+"""Time, sleep and randomness, injected.
+
+Nothing in taquba asks the operating system for the time, sleeps, or draws a random
+number by itself: it asks the `Clock` it was given. `SystemClock` is the real one;
+`ManualClock` stands still until a test moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, runtime_checkable
+
+from taquba.errors import InvalidArgument, InvalidType
+
+__all__ = ["Clock", "Duration", "ManualClock", "SystemClock", "seconds"]
+
+type_error_hint = "give a number of seconds or a datetime.timedelta"
+
+Duration = timedelta | float
+"""A span of time: a `timedelta`, or a number of seconds."""
+
+
+def seconds(duration: Duration, *, name: str) -> float:
+    """A duration in seconds.
+
+    Args:
+        duration: A `timedelta` or a number of seconds; not negative, not NaN.
+        name: The argument's name, for the error.
+
+    Raises:
+        InvalidType: It is neither.
+        InvalidArgument: It is negative or not a number.
+    """
+    if isinstance(duration, timedelta):
+        value = duration.total_seconds()
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        value = float(duration)
+    else:
+        raise InvalidType(f"{name} is {duration!r}: {type_error_hint}")
+    if not value >= 0:
+        raise InvalidArgument(f"{name} is {duration!r}: a duration cannot be negative")
+    return value
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Where time, sleep and randomness come from."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time, in whole milliseconds since the Unix epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes backwards; only differences mean something."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when `seconds` have passed on this clock."""
+        ...
+
+    def random(self) -> float:
+        """A random float in [0, 1)."""
+        ...
+
+    def random_bytes(self, count: int) -> bytes:
+        """`count` random bytes, for ids."""
+        ...
+
+
+class SystemClock:
+    """The real time, and the operating system's randomness."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def random(self) -> float:
+        return random.random()
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+class ManualClock:
+    """A clock that a test moves. Its randomness is seeded, so a run can be repeated.
+
+    Example:
+        >>> clock = ManualClock()
+        >>> before = clock.now_ms()
+        >>> asyncio.run(clock.advance(timedelta(days=7)))
+        >>> clock.now_ms() - before
+        604800000
+    """
+
+    def __init__(
+        self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, seed: int = 0
+    ) -> None:
+        """Args:
+        start: The first wall-clock time; must be aware.
+        seed: Seed of `random` and `random_bytes`.
+        """
+        if start.tzinfo is None:
+            raise InvalidArgument(f"start is {start!r}: give an aware datetime, with a tzinfo")
+        self._start_ms = round(start.timestamp() * 1000)
+        self._elapsed = 0.0
+        self._wall_offset = 0.0
+        self._random = random.Random(seed)
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def now_ms(self) -> int:
+        return self._start_ms + round((self._elapsed + self._wall_offset) * 1000)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._elapsed + seconds, self._count, woken))
+        await woken
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def random_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+    def shift_wall_clock(self, by: Duration) -> None:
+        """Step the wall clock only, as an operator or NTP would; `by` may be negative."""
+        self._wall_offset += by.total_seconds() if isinstance(by, timedelta) else by
+
+    async def advance(self, by: Duration) -> None:
+        """Move time on, waking each sleeper at its own moment, in order.
+
+        After each moment the event loop runs until nothing that is ready is left, so
+        whoever was woken has acted, and may sleep again, before time moves further.
+        Work that waits for real threads or sockets is not waited for.
+        """
+        end = self._elapsed + seconds(by, name="by")
+        await _run_ready_tasks()
+        while self._sleepers and self._sleepers[0][0] <= end:
+            due, _, woken = heapq.heappop(self._sleepers)
+            if woken.done():  # its task was cancelled
+                continue
+            self._elapsed = max(self._elapsed, due)
+            woken.set_result(None)
+            await _run_ready_tasks()
+        self._elapsed = end
+        await _run_ready_tasks()
+
+    @property
+    def sleeping(self) -> int:
+        """How many tasks are asleep on this clock."""
+        return sum(not woken.done() for _, _, woken in self._sleepers)
+
+
+_IDLE_ROUNDS = 50
+"""Rounds of the event loop that count as 'nothing left to do' where the loop can't tell."""
+
+
+async def _run_ready_tasks() -> None:
+    ready: Callable[[], int] | None = getattr(
+        getattr(asyncio.get_running_loop(), "_ready", None), "__len__", None
+    )
+    for _ in range(100_000):
+        await asyncio.sleep(0)
+        if ready is None:
+            break
+        if ready() == 0:
+            return
+    for _ in range(_IDLE_ROUNDS):
+        await asyncio.sleep(0)

@@ -1,0 +1,242 @@
+"""Every error that taquba raises, in one tree.
+
+::
+
+    TaqubaError
+    ├── StoreError                 the object store failed, or refuses
+    │   ├── ObjectNotFound         no object under this key
+    │   ├── ObjectExists           create-if-absent found another object
+    │   ├── StoreUnavailable       throttled, unreachable, timed out: trying again may help
+    │   ├── StoreAccessDenied      credentials are missing, wrong or expired
+    │   ├── BucketNotFound         the bucket, container or folder does not exist
+    │   └── UnsafeStore            its create-if-absent cannot be trusted
+    ├── Fenced                     another process took the store over
+    ├── Closed                     you closed it (or its owner failed) and went on using it
+    ├── CorruptStore               stored data is damaged; taquba stops instead of guessing
+    ├── IncompatibleStore          written by a newer taquba
+    ├── CommitUnknown              gave up waiting; the commit may still happen
+    ├── InvalidArgument            bad input, refused before anything was written
+    │   ├── InvalidType            an argument of the wrong type
+    │   ├── InvalidUrl
+    │   ├── InvalidQueueName, InvalidJobId, InvalidRunId
+    │   ├── ValueTooLarge
+    │   ├── ConflictingEffects     one effect set both writes and deletes a key
+    │   └── ReservedName           a key or header that belongs to taquba itself
+    ├── ClaimLost                  the claim ended: settled, expired, or given to somebody else
+    ├── DuplicateJobId, JobNotFound, InvalidState
+    ├── InputMismatch              a run id was submitted again with another input
+    ├── RunNotFound, InconsistentRunState
+    ├── EffectsSealed              staged after the step returned
+    ├── SerializationError         a value cannot be encoded, or a stored one not decoded
+    ├── MissingDependency          an extra is not installed
+    ├── TransientError             raise it in a handler: try again, with backoff
+    └── PermanentError             raise it in a handler: do not try again
+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BucketNotFound",
+    "ClaimLost",
+    "Closed",
+    "CommitUnknown",
+    "ConflictingEffects",
+    "CorruptStore",
+    "DuplicateJobId",
+    "EffectsSealed",
+    "Fenced",
+    "IncompatibleStore",
+    "InconsistentRunState",
+    "InputMismatch",
+    "InvalidArgument",
+    "InvalidJobId",
+    "InvalidQueueName",
+    "InvalidRunId",
+    "InvalidState",
+    "InvalidType",
+    "InvalidUrl",
+    "JobNotFound",
+    "MissingDependency",
+    "ObjectExists",
+    "ObjectNotFound",
+    "PermanentError",
+    "ReservedName",
+    "RunNotFound",
+    "SerializationError",
+    "StoreAccessDenied",
+    "StoreError",
+    "StoreUnavailable",
+    "TaqubaError",
+    "TransientError",
+    "UnsafeStore",
+    "ValueTooLarge",
+]
+
+
+class TaqubaError(Exception):
+    """Root of everything that taquba raises."""
+
+
+class StoreError(TaqubaError):
+    """The object store failed, or refuses.
+
+    Attributes:
+        operation: What was tried: ``"get"``, ``"create"``, ``"list"`` …, or ``""``.
+        key: The object's key (or the prefix of a listing), or ``""``.
+    """
+
+    def __init__(self, message: str, *, operation: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_store_error, (type(self), str(self), self.operation, self.key)
+
+
+def _rebuild_store_error(
+    kind: type[StoreError], message: str, operation: str, key: str
+) -> StoreError:
+    return kind(message, operation=operation, key=key)
+
+
+class ObjectNotFound(StoreError):
+    """No object under this key."""
+
+
+class ObjectExists(StoreError):
+    """Create-if-absent found another object under the key."""
+
+
+class StoreUnavailable(StoreError):
+    """Throttled, unreachable, or timed out: trying again may help.
+
+    A write that ended like this may have happened.
+    """
+
+
+class StoreAccessDenied(StoreError):
+    """Credentials are missing, wrong or expired, or do not allow this operation."""
+
+
+class BucketNotFound(StoreError):
+    """The bucket, container or folder does not exist."""
+
+
+class UnsafeStore(StoreError):
+    """The store's create-if-absent cannot be trusted, so its data would not be safe."""
+
+
+class Fenced(TaqubaError):
+    """Another process took the store over; this one must stop using it.
+
+    Nothing more is acknowledged. What was acknowledged before is safe, and the new
+    owner has it. Close this queue; if this process should own the store again, open
+    it again (that fences the other one).
+    """
+
+
+class Closed(TaqubaError):
+    """The queue, database or journal was closed, or stopped after a failure."""
+
+
+class CorruptStore(TaqubaError):
+    """Stored data is damaged. Taquba stops instead of guessing; nothing was changed."""
+
+
+class IncompatibleStore(TaqubaError):
+    """The store was written by a newer taquba. Upgrade this process; nothing was changed."""
+
+
+class CommitUnknown(TaqubaError):
+    """Waiting for a commit was given up; it may still happen. Open the store again to learn."""
+
+
+class InvalidArgument(TaqubaError, ValueError):
+    """Bad input, refused at the call, before anything was written."""
+
+
+class InvalidType(InvalidArgument, TypeError):
+    """An argument of the wrong type, refused at the call."""
+
+
+class InvalidUrl(InvalidArgument):
+    """Not a URL (or path) that taquba can open."""
+
+
+class InvalidQueueName(InvalidArgument):
+    """A queue name is 1 to 255 bytes of UTF-8."""
+
+
+class InvalidJobId(InvalidArgument):
+    """A job id is 1 to 128 characters of ``A-Z a-z 0-9 _ -``."""
+
+
+class InvalidRunId(InvalidArgument):
+    """A run id is 1 to 128 characters of ``A-Z a-z 0-9 _ -``."""
+
+
+class ValueTooLarge(InvalidArgument):
+    """A payload, value or key is over its documented limit."""
+
+
+class ConflictingEffects(InvalidArgument):
+    """One effect set both writes and deletes the same key."""
+
+
+class ReservedName(InvalidArgument):
+    """A key, header or queue that belongs to taquba itself."""
+
+
+class ClaimLost(TaqubaError):
+    """The claim ended before: settled, expired, or the job was given to somebody else.
+
+    Nothing of the refused settlement was applied.
+    """
+
+
+class DuplicateJobId(TaqubaError):
+    """A job with this id exists already."""
+
+
+class JobNotFound(TaqubaError):
+    """No job has this id."""
+
+
+class InvalidState(TaqubaError):
+    """The job is not in a state in which this is possible."""
+
+
+class InputMismatch(TaqubaError):
+    """An active run with this id was submitted with another input. Nothing was written."""
+
+
+class RunNotFound(TaqubaError):
+    """No run has this id."""
+
+
+class InconsistentRunState(TaqubaError):
+    """A run's records contradict each other, for example because its job was removed by hand."""
+
+
+class EffectsSealed(TaqubaError):
+    """Effects were staged after the step had returned, so they could not be committed with it."""
+
+
+class SerializationError(TaqubaError):
+    """A value cannot be encoded, or a stored one not decoded."""
+
+
+class MissingDependency(TaqubaError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class TransientError(TaqubaError):
+    """Raise it in a handler or runner: this attempt failed, try again with backoff."""
+
+
+class PermanentError(TaqubaError):
+    """Raise it in a handler or runner: trying again cannot help."""
