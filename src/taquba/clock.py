@@ -18,9 +18,7 @@ from typing import Protocol, runtime_checkable
 
 from taquba.errors import InvalidArgument, InvalidType
 
-__all__ = ["Clock", "Duration", "ManualClock", "SystemClock", "seconds"]
-
-type_error_hint = "give a number of seconds or a datetime.timedelta"
+__all__ = ["Clock", "Duration", "ManualClock", "SystemClock", "seconds", "wait_for_event"]
 
 Duration = timedelta | float
 """A span of time: a `timedelta`, or a number of seconds."""
@@ -42,7 +40,7 @@ def seconds(duration: Duration, *, name: str) -> float:
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
         value = float(duration)
     else:
-        raise InvalidType(f"{name} is {duration!r}: {type_error_hint}")
+        raise InvalidType(f"{name} is {duration!r}: give seconds or a datetime.timedelta")
     if not value >= 0:
         raise InvalidArgument(f"{name} is {duration!r}: a duration cannot be negative")
     return value
@@ -71,6 +69,24 @@ class Clock(Protocol):
     def random_bytes(self, count: int) -> bytes:
         """`count` random bytes, for ids."""
         ...
+
+
+async def wait_for_event(event: asyncio.Event, timeout: float | None, clock: Clock) -> bool:
+    """Wait until the event is set, or for `timeout` seconds; whether it was set."""
+    if timeout is None:
+        await event.wait()
+        return True
+    waits = [
+        asyncio.ensure_future(event.wait()),
+        asyncio.ensure_future(clock.sleep(max(timeout, 0.0))),
+    ]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+    return event.is_set()
 
 
 class SystemClock:

@@ -23,6 +23,7 @@
     │   ├── ConflictingEffects     one effect set both writes and deletes a key
     │   └── ReservedName           a key or header that belongs to taquba itself
     ├── ClaimLost                  the claim ended: settled, expired, or given to somebody else
+    ├── CancelRequested            a lease is not extended: cancellation was asked for
     ├── DuplicateJobId, JobNotFound, InvalidState
     ├── InputMismatch              a run id was submitted again with another input
     ├── RunNotFound, InconsistentRunState
@@ -40,6 +41,7 @@ from typing import Any
 
 __all__ = [
     "BucketNotFound",
+    "CancelRequested",
     "ClaimLost",
     "Closed",
     "CommitUnknown",
@@ -196,6 +198,10 @@ class ClaimLost(TaqubaError):
 
     Nothing of the refused settlement was applied.
     """
+
+
+class CancelRequested(TaqubaError):
+    """A lease is not extended, since cancellation was asked for. The claim can still settle."""
 
 
 class DuplicateJobId(TaqubaError):

@@ -1,0 +1,69 @@
+"""Layer 4: jobs, claims, leases, settlement with effects, dead letters, schedules, key-value."""
+
+from taquba.queue._config import MAX_BATCH_SIZE as MAX_BATCH_SIZE
+from taquba.queue._config import MAX_DEDUP_KEY_LENGTH as MAX_DEDUP_KEY_LENGTH
+from taquba.queue._config import MAX_HEADERS_SIZE as MAX_HEADERS_SIZE
+from taquba.queue._config import MAX_JOB_ID_LENGTH as MAX_JOB_ID_LENGTH
+from taquba.queue._config import MAX_KV_KEY_SIZE as MAX_KV_KEY_SIZE
+from taquba.queue._config import MAX_KV_VALUE_SIZE as MAX_KV_VALUE_SIZE
+from taquba.queue._config import MAX_PAYLOAD_SIZE as MAX_PAYLOAD_SIZE
+from taquba.queue._config import MAX_PRIORITY as MAX_PRIORITY
+from taquba.queue._config import MAX_QUEUE_NAME_LENGTH as MAX_QUEUE_NAME_LENGTH
+from taquba.queue._config import PRIORITY_HIGH as PRIORITY_HIGH
+from taquba.queue._config import PRIORITY_LOW as PRIORITY_LOW
+from taquba.queue._config import PRIORITY_NORMAL as PRIORITY_NORMAL
+from taquba.queue._config import QueueConfig as QueueConfig
+from taquba.queue._effects import Effects as Effects
+from taquba.queue._effects import NewJob as NewJob
+from taquba.queue._effects import new_job as new_job
+from taquba.queue._kv import KeyValue as KeyValue
+from taquba.queue._leases import CancelToken as CancelToken
+from taquba.queue._queue import Opening as Opening
+from taquba.queue._queue import Queue as Queue
+from taquba.queue._records import CancelOutcome as CancelOutcome
+from taquba.queue._records import Cancelled as Cancelled
+from taquba.queue._records import Claim as Claim
+from taquba.queue._records import Enqueued as Enqueued
+from taquba.queue._records import Job as Job
+from taquba.queue._records import JobState as JobState
+from taquba.queue._records import QueueStats as QueueStats
+from taquba.queue._records import Settled as Settled
+from taquba.queue._transaction import QueueTransaction as QueueTransaction
+from taquba.queue._worker import Handler as Handler
+from taquba.queue._worker import Settlement as Settlement
+from taquba.queue._worker import Worker as Worker
+
+__all__ = [
+    "MAX_BATCH_SIZE",
+    "MAX_DEDUP_KEY_LENGTH",
+    "MAX_HEADERS_SIZE",
+    "MAX_JOB_ID_LENGTH",
+    "MAX_KV_KEY_SIZE",
+    "MAX_KV_VALUE_SIZE",
+    "MAX_PAYLOAD_SIZE",
+    "MAX_PRIORITY",
+    "MAX_QUEUE_NAME_LENGTH",
+    "PRIORITY_HIGH",
+    "PRIORITY_LOW",
+    "PRIORITY_NORMAL",
+    "CancelOutcome",
+    "CancelToken",
+    "Cancelled",
+    "Claim",
+    "Effects",
+    "Enqueued",
+    "Handler",
+    "Job",
+    "JobState",
+    "KeyValue",
+    "NewJob",
+    "Opening",
+    "Queue",
+    "QueueConfig",
+    "QueueStats",
+    "QueueTransaction",
+    "Settled",
+    "Settlement",
+    "Worker",
+    "new_job",
+]

@@ -1,0 +1,154 @@
+"""The loops that run beside an open queue: reaping, scheduling, retention.
+
+None of them polls: each sleeps until the next moment at which it has something to do, or
+until it is told that this moment has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from taquba.clock import seconds, wait_for_event
+from taquba.errors import TaqubaError
+from taquba.queue._core import Core, logger
+from taquba.queue._records import JobState
+from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["Background"]
+
+_TICK = 1.0
+"""Seconds between looks at the leases while there are any: how finely a stall is noticed."""
+_STALL = 0.5
+"""Seconds of lateness that count as a stalled event loop."""
+_LONGEST_SLEEP = 3600.0
+"""Seconds; a wall clock that is stepped forward is noticed after this at the latest."""
+_PER_TRANSACTION = 500
+"""Jobs moved or removed in one transaction, so that the event loop is never held up."""
+_PAUSE_AFTER_ERROR = 5.0
+
+
+class Background:
+    """Runs the loops until it is cancelled."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._due_changed = asyncio.Event()
+        self._next_due: float = 0.0  # milliseconds; 0: to be looked up
+        self._kept_changed = asyncio.Event()
+        core.on_scheduled = self._scheduled
+        core.on_kept = self._kept_changed.set
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keep_running, self._reap)
+            group.start_soon(self._keep_running, self._promote)
+            group.start_soon(self._keep_running, self._sweep)
+
+    async def _keep_running(self, step: Callable[[], Awaitable[None]]) -> None:
+        core = self._core
+        while core.database.failure is None:
+            try:
+                await step()
+            except TaqubaError as error:
+                if core.database.failure is not None:
+                    return  # whoever uses the queue is told the same, with context
+                logger.warning("background work failed and will be repeated: %s", error)
+                await core.clock.sleep(_PAUSE_AFTER_ERROR)
+            except Exception:
+                logger.exception("background work failed and will be repeated")
+                await core.clock.sleep(_PAUSE_AFTER_ERROR)
+
+    # -- leases -----------------------------------------------------------------------------
+
+    async def _reap(self) -> None:
+        core = self._core
+        leases, clock = core.leases, core.clock
+        earliest = leases.earliest()
+        if earliest is None:
+            await leases.changed.wait()
+            return
+        started = clock.monotonic()
+        delay = min(max(earliest - started, 0.0), _TICK)
+        if not await wait_for_event(leases.changed, delay, clock):
+            late = clock.monotonic() - started - delay
+            if late > _STALL:
+                # Nobody could renew or settle meanwhile, so nobody's time was running.
+                logger.warning("the event loop stood still for %.1f s; leases are extended", late)
+                leases.give_back(late)
+        self.reap_due()
+
+    def reap_due(self) -> int:
+        """Take back every job whose lease has expired; how many."""
+        core = self._core
+        due = core.leases.due(core.clock.monotonic())
+        if not due:
+            return 0
+        with QueueTransaction(core) as tx:
+            for lease in due:
+                tx.take_back(lease, "lease expired")
+        for lease in due:
+            logger.warning("the lease on job no. %d expired; it is taken back", lease.seq)
+            if lease.on_expiry is not None:
+                lease.on_expiry()
+        return len(due)
+
+    # -- scheduled jobs ---------------------------------------------------------------------
+
+    def _scheduled(self, run_at_ms: int) -> None:
+        if run_at_ms < self._next_due:
+            self._next_due = run_at_ms
+            self._due_changed.set()
+
+    async def _promote(self) -> None:
+        core = self._core
+        self._due_changed.clear()
+        (first,) = core.database.execute("SELECT min(run_at) FROM jobs WHERE state = 1").fetchone()
+        self._next_due = float("inf") if first is None else first
+        if first is None:
+            await self._due_changed.wait()
+            return
+        delay = (first - core.clock.now_ms()) / 1000
+        if delay > 0:
+            await wait_for_event(self._due_changed, min(delay, _LONGEST_SLEEP), core.clock)
+            return
+        await core.database.admit()
+        with QueueTransaction(core) as tx:
+            tx.promote(_PER_TRANSACTION)
+        await asyncio.sleep(0)
+
+    # -- retention --------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        core = self._core
+        self._kept_changed.clear()
+        now_ms = core.clock.now_ms()
+        wait_ms = float("inf")
+        for lane in list(core.lanes.values()):
+            for state, keep in (
+                (JobState.DONE, lane.config.keep_done),
+                (JobState.DEAD, lane.config.keep_dead),
+            ):
+                if keep is None:
+                    continue
+                keep_ms = round(seconds(keep, name="keep") * 1000)
+                (first,) = core.database.execute(
+                    "SELECT min(ended_at) FROM jobs WHERE queue = ? AND state = ? AND state >= 3",
+                    (lane.number, int(state)),
+                ).fetchone()
+                if first is None:
+                    continue
+                if first + keep_ms <= now_ms:
+                    await core.database.admit()
+                    with QueueTransaction(core) as tx:
+                        tx.remove_ended(lane, state, now_ms - keep_ms, _PER_TRANSACTION)
+                    wait_ms = 0.0
+                else:
+                    wait_ms = min(wait_ms, first + keep_ms - now_ms)
+        if wait_ms == float("inf"):
+            await self._kept_changed.wait()
+        else:
+            # Not woken by records that are kept later: they are also due later.
+            await core.clock.sleep(min(wait_ms / 1000, _LONGEST_SLEEP))

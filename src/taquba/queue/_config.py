@@ -1,0 +1,103 @@
+"""What can be configured per queue, and every limit in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taquba.clock import Duration, seconds
+from taquba.errors import InvalidArgument, InvalidType
+
+__all__ = [
+    "MAX_BATCH_SIZE",
+    "MAX_DEDUP_KEY_LENGTH",
+    "MAX_HEADERS_SIZE",
+    "MAX_JOB_ID_LENGTH",
+    "MAX_KV_KEY_SIZE",
+    "MAX_KV_VALUE_SIZE",
+    "MAX_PAYLOAD_SIZE",
+    "MAX_PRIORITY",
+    "MAX_QUEUE_NAME_LENGTH",
+    "PRIORITY_HIGH",
+    "PRIORITY_LOW",
+    "PRIORITY_NORMAL",
+    "QueueConfig",
+]
+
+PRIORITY_HIGH = 100
+PRIORITY_NORMAL = 1000
+PRIORITY_LOW = 10_000
+MAX_PRIORITY = 2**32 - 1
+"""Priorities are 0 to this; a lower number is served first."""
+
+MAX_QUEUE_NAME_LENGTH = 255
+"""Bytes of UTF-8 in a queue's name."""
+MAX_JOB_ID_LENGTH = 128
+"""Characters of a job id that the caller chose."""
+MAX_DEDUP_KEY_LENGTH = 1024
+"""Bytes of UTF-8 in a dedup key."""
+MAX_PAYLOAD_SIZE = 16 * 1024 * 1024
+"""Bytes of a job's payload, 16 MiB."""
+MAX_HEADERS_SIZE = 64 * 1024
+"""Bytes of all of a job's header names and values together, in UTF-8."""
+MAX_KV_KEY_SIZE = 4096
+"""Bytes of a key in the caller's key-value store."""
+MAX_KV_VALUE_SIZE = 256 * 1024
+"""Bytes of a value in the caller's key-value store, 256 KiB."""
+MAX_BATCH_SIZE = 10_000
+"""Jobs in one `enqueue_many` or `claim_many`: one transaction never stalls the loop for long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """How one queue treats its jobs.
+
+    `max_attempts` and `default_priority` are frozen into a job when it is enqueued; the
+    rest is looked up when it is needed, so a restart with another configuration changes
+    it for the jobs that wait.
+    """
+
+    max_attempts: int = 3
+    """Deliveries of a job before it is dead, at least 1. Interrupted ones count."""
+    lease: Duration = timedelta(seconds=30)
+    """How long a claim holds a job, unless it is renewed. Zero expires at once."""
+    default_priority: int = PRIORITY_NORMAL
+    """Priority of jobs enqueued without one."""
+    backoff_base: Duration = timedelta(seconds=1)
+    """Delay before the second attempt; doubles with each further one. Zero: retry at once."""
+    backoff_max: Duration = timedelta(minutes=5)
+    """Largest delay between attempts."""
+    keep_done: Duration | None = None
+    """How long the record of a finished job is kept; None removes it when it is acknowledged."""
+    keep_dead: Duration | None = timedelta(days=7)
+    """How long a dead job is kept; None keeps it for ever."""
+
+    def __post_init__(self) -> None:
+        _whole(self.max_attempts, "max_attempts", 1, 2**31 - 1)
+        _whole(self.default_priority, "default_priority", 0, MAX_PRIORITY)
+        for name in ("lease", "backoff_base", "backoff_max"):
+            seconds(getattr(self, name), name=name)
+        for name in ("keep_done", "keep_dead"):
+            if getattr(self, name) is not None:
+                seconds(getattr(self, name), name=name)
+
+    def backoff_ms(self, attempts: int) -> int:
+        """Delay before the next attempt, in milliseconds, after `attempts` of them (>= 1).
+
+        ``min(base * 2 ** (attempts - 1), max)``, and 0 when the base is 0.
+        """
+        base = seconds(self.backoff_base, name="backoff_base")
+        if base == 0:
+            return 0
+        # 2**60 seconds is past every sensible maximum, and keeps the product finite.
+        delay = min(
+            base * 2.0 ** min(attempts - 1, 60), seconds(self.backoff_max, name="backoff_max")
+        )
+        return round(delay * 1000)
+
+
+def _whole(value: object, name: str, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidType(f"{name} is {value!r}: give a whole number")
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")

@@ -1,0 +1,125 @@
+"""What all parts of one open queue share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from taquba.ids import IdFactory
+from taquba.queue._config import QueueConfig
+from taquba.queue._leases import LeaseRegistry
+from taquba.queue._records import JobState, QueueStats
+
+if TYPE_CHECKING:
+    from taquba.clock import Clock
+    from taquba.database import Database
+    from taquba.queue._records import Job
+    from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["Core", "Lane", "logger"]
+
+logger = logging.getLogger("taquba.queue")
+
+DeadLetterHook = Callable[["QueueTransaction", "Job"], None]
+
+
+class Lane:
+    """One named queue: its number in the tables, configuration, counters and listeners."""
+
+    __slots__ = ("config", "counts", "dead_letter_hook", "dirty", "listeners", "name", "number")
+
+    def __init__(self, number: int, name: str, config: QueueConfig) -> None:
+        self.number = number
+        self.name = name
+        self.config = config
+        self.counts = [0] * len(JobState)
+        self.dirty = False
+        self.listeners: list[Callable[[], None]] = []
+        self.dead_letter_hook: DeadLetterHook | None = None
+
+    def stats(self) -> QueueStats:
+        return QueueStats(*self.counts)
+
+
+class Core:
+    """The shared state of one open queue: database, clock, lanes, leases.
+
+    Everything here changes only in synchronous code, right after the database
+    transaction that it describes has been applied, so it never disagrees with the tables.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        default_config: QueueConfig,
+        configs: Mapping[str, QueueConfig],
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.ids = IdFactory(clock)
+        self.leases = LeaseRegistry(clock)
+        self.default_config = default_config
+        self.configs = dict(configs)
+        self.lanes: dict[str, Lane] = {}
+        self.lanes_by_number: dict[int, Lane] = {}
+        self._dirty: list[Lane] = []
+        self.next_seq = 1
+        self.on_scheduled: Callable[[int], None] = lambda run_at_ms: None
+        """Told the due time of every job that becomes scheduled."""
+        self.on_kept: Callable[[], None] = lambda: None
+        """Told that a finished or dead record is kept, and must be removed some day."""
+        self._load()
+        database.before_seal(self._write_counters)
+
+    def lane(self, name: str) -> Lane:
+        """The queue of this (checked) name; it comes into being when it is first used."""
+        lane = self.lanes.get(name)
+        if lane is None:
+            number = max(self.lanes_by_number, default=0) + 1
+            lane = self._add(number, name)
+        return lane
+
+    def _add(self, number: int, name: str) -> Lane:
+        lane = Lane(number, name, self.configs.get(name, self.default_config))
+        self.lanes[name] = lane
+        self.lanes_by_number[number] = lane
+        return lane
+
+    def take_seq(self) -> int:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return seq
+
+    def moved(self, lane: Lane, left: int, entered: int) -> None:
+        """Count one job that went from a state to another; -1 stands for 'none'."""
+        counts = lane.counts
+        if left >= 0:
+            counts[left] -= 1
+        if entered >= 0:
+            counts[entered] += 1
+        if not lane.dirty:
+            lane.dirty = True
+            self._dirty.append(lane)
+
+    def _load(self) -> None:
+        rows = self.database.execute(
+            "SELECT number, name, pending, scheduled, claimed, done, dead FROM queues"
+        )
+        for number, name, *counts in rows.fetchall():
+            self._add(number, name).counts[:] = counts
+        (last,) = self.database.execute("SELECT max(seq) FROM jobs").fetchone()
+        self.next_seq = (last or 0) + 1
+
+    def _write_counters(self) -> None:
+        """Put what was counted since the last seal into the tables, one row a queue."""
+        for lane in self._dirty:
+            lane.dirty = False
+            self.database.execute(
+                "INSERT INTO queues VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET"
+                " pending = excluded.pending, scheduled = excluded.scheduled,"
+                " claimed = excluded.claimed, done = excluded.done, dead = excluded.dead",
+                (lane.number, lane.name, *lane.counts),
+            )
+        self._dirty.clear()

@@ -1,0 +1,152 @@
+"""Effects: what is to be committed together with something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import final
+
+from taquba.clock import Duration
+from taquba.errors import ConflictingEffects
+from taquba.queue import _validate
+
+__all__ = ["Effects", "NewJob"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A checked request to enqueue one job."""
+
+    queue: str
+    payload: bytes
+    headers: bytes | None
+    priority: int | None
+    run_at: datetime | None
+    delay: Duration | None
+    dedup_key: str | None
+    max_attempts: int | None
+    job_id: str | None
+
+
+def new_job(
+    queue: str,
+    payload: bytes,
+    *,
+    headers: Mapping[str, str] | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    delay: Duration | None = None,
+    dedup_key: str | None = None,
+    max_attempts: int | None = None,
+    job_id: str | None = None,
+) -> NewJob:
+    """Check every argument of an enqueue."""
+    _validate.due_ms(run_at, delay, 0)
+    return NewJob(
+        queue=_validate.queue_name(queue),
+        payload=_validate.payload(payload),
+        headers=_validate.headers(headers),
+        priority=None if priority is None else _validate.priority(priority),
+        run_at=run_at,
+        delay=delay,
+        dedup_key=None if dedup_key is None else _validate.dedup_key(dedup_key),
+        max_attempts=None if max_attempts is None else _validate.attempts(max_attempts),
+        job_id=None if job_id is None else _validate.job_id(job_id),
+    )
+
+
+@final
+class Effects:
+    """Jobs to enqueue and keys to write or delete, atomic with what they are passed to.
+
+    Either all of it is committed together with the settlement (or enqueue, or run) that it
+    is passed to, or none of it. Each call checks its arguments at once and returns the same
+    object, so calls can be chained. A key that is put twice keeps the last value; a key
+    cannot be both put and deleted.
+
+    Example:
+        >>> effects = Effects().enqueue("mail", b"receipt 7").put("orders/7", b"paid")
+        >>> effects.delete("carts/7")
+        Effects(jobs=1, puts=1, deletes=1)
+    """
+
+    __slots__ = ("deletes", "jobs", "puts")
+
+    jobs: list[NewJob]
+    puts: dict[bytes, bytes]
+    deletes: dict[bytes, None]
+
+    def __init__(self) -> None:
+        self.jobs = []
+        self.puts = {}
+        self.deletes = {}
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        dedup_key: str | None = None,
+        max_attempts: int | None = None,
+        job_id: str | None = None,
+    ) -> Effects:
+        """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
+        self.jobs.append(
+            new_job(
+                queue,
+                payload,
+                headers=headers,
+                priority=priority,
+                run_at=run_at,
+                delay=delay,
+                dedup_key=dedup_key,
+                max_attempts=max_attempts,
+                job_id=job_id,
+            )
+        )
+        return self
+
+    def put(self, key: str | bytes, value: bytes) -> Effects:
+        """Write a key of the key-value store.
+
+        Raises:
+            ConflictingEffects: The same effects delete the key.
+            ValueTooLarge: The key or the value is over its limit.
+        """
+        stored = _validate.kv_key(key)
+        data = _validate.kv_value(value)
+        if stored in self.deletes:
+            raise _conflict(key)
+        self.puts[stored] = data
+        return self
+
+    def delete(self, key: str | bytes) -> Effects:
+        """Delete a key of the key-value store; an absent one is fine.
+
+        Raises:
+            ConflictingEffects: The same effects write the key.
+        """
+        stored = _validate.kv_key(key)
+        if stored in self.puts:
+            raise _conflict(key)
+        self.deletes[stored] = None
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.puts or self.deletes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Effects(jobs={len(self.jobs)}, puts={len(self.puts)}, deletes={len(self.deletes)})"
+        )
+
+
+def _conflict(key: str | bytes) -> ConflictingEffects:
+    return ConflictingEffects(
+        f"key {key!r} is both written and deleted by the same effects: keep one of the two"
+    )

@@ -1,0 +1,60 @@
+"""The caller's own key-value store, in the same transactions as the jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from taquba.queue import _validate
+from taquba.queue._transaction import QueueTransaction
+
+if TYPE_CHECKING:
+    from taquba.queue._core import Core
+
+__all__ = ["KeyValue"]
+
+
+@final
+class KeyValue:
+    """Keys and values that belong to the application; found at `Queue.kv`.
+
+    Keys are `str` (stored as UTF-8) or `bytes`, at most 4,096 bytes; values are bytes, at
+    most 256 KiB. An empty value is a value, and differs from absence.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def get(self, key: str | bytes) -> bytes | None:
+        """The value, or None when the key is absent. What it reports is durable."""
+        row = self._core.database.execute(
+            "SELECT value FROM kv WHERE key = ?", (_validate.kv_key(key),)
+        ).fetchone()
+        await self._core.database.barrier()
+        return None if row is None else row[0]
+
+    async def put(self, key: str | bytes, value: bytes) -> None:
+        """Write a key, durably.
+
+        Raises:
+            ValueTooLarge: The key or the value is over its limit.
+            Fenced: Another process took the store over.
+        """
+        stored, data = _validate.kv_key(key), _validate.kv_value(value)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            tx.put(stored, data)
+        await tx.durable()
+
+    async def delete(self, key: str | bytes) -> None:
+        """Delete a key, durably; an absent one is fine.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        stored = _validate.kv_key(key)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            tx.delete(stored)
+        await tx.durable()

@@ -1,0 +1,546 @@
+"""The queue as its users see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, final
+
+from taquba.clock import Clock, Duration, SystemClock, seconds
+from taquba.database import Database, DatabaseConfig, SchemaModule
+from taquba.errors import InvalidArgument, InvalidType, TaqubaError
+from taquba.journal import JournalConfig
+from taquba.objectstore import ObjectStore, open_store
+from taquba.queue import _validate
+from taquba.queue._background import Background
+from taquba.queue._config import MAX_BATCH_SIZE, QueueConfig
+from taquba.queue._core import Core, DeadLetterHook, logger
+from taquba.queue._effects import Effects, NewJob, new_job
+from taquba.queue._kv import KeyValue
+from taquba.queue._records import (
+    JOB_COLUMNS,
+    Cancelled,
+    Claim,
+    Enqueued,
+    Job,
+    JobState,
+    QueueStats,
+    Settled,
+)
+from taquba.queue._schema import QUEUE_SCHEMA
+from taquba.queue._transaction import QueueTransaction, recover
+from taquba.queue._worker import Handler, Worker
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Opening", "Queue"]
+
+
+@final
+class Queue:
+    """Named queues of jobs, and a key-value store, in one bucket or folder.
+
+    Made by `Queue.open`. One process owns a store at a time; opening it again elsewhere
+    takes it over, and this one then raises `Fenced`.
+
+    Example:
+        >>> async def main() -> bytes:
+        ...     async with Queue.open("memory://") as queue:
+        ...         await queue.enqueue("mail", b"hello")
+        ...         [claim] = await queue.claim_many("mail", 1)
+        ...         await queue.ack(claim)
+        ...         return claim.job.payload
+        >>> asyncio.run(main())
+        b'hello'
+    """
+
+    def __init__(self, *, core: Core, owned_store: ObjectStore | None, close_timeout: float):
+        """Not for callers: use `Queue.open`."""
+        self._core = core
+        self._owned_store = owned_store
+        self._close_timeout = close_timeout
+        self._background = Background(core)
+        self._background_task = asyncio.ensure_future(self._background.run())
+        self._closing: asyncio.Future[None] | None = None
+        self.kv = KeyValue(core)
+
+    @classmethod
+    def open(
+        cls,
+        target: str | os.PathLike[str] | ObjectStore,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        config: QueueConfig = QueueConfig(),  # noqa: B008  (frozen)
+        queues: Mapping[str, QueueConfig] | None = None,
+        clock: Clock | None = None,
+        commit_interval: Duration = 0.01,
+        close_timeout: Duration = timedelta(seconds=30),
+    ) -> Opening:
+        """Open a store, and take it over from whoever had it.
+
+        Args:
+            target: A URL (``s3://bucket/prefix``, ``file:///folder``, ``memory://``), a path
+                of a local folder, or an `ObjectStore`, which stays yours to close.
+            storage_options: Options of the store's driver, such as credentials or an endpoint.
+            config: How queues treat their jobs.
+            queues: Whole configurations of single queues, instead of `config`.
+            clock: Where time, sleep and randomness come from; for tests.
+            commit_interval: While a write is under way, the next one starts this much later at
+                the earliest. Longer means fewer requests, shorter means less waiting.
+            close_timeout: How long `close` waits for commits that the store does not take.
+
+        Returns:
+            Something to ``await``, or to use with ``async with``, which also closes.
+
+        Raises:
+            InvalidUrl: The target is no URL or path that can be opened.
+            BucketNotFound, StoreAccessDenied, StoreUnavailable: The store cannot be used.
+            UnsafeStore: The store cannot create objects exclusively.
+            MissingDependency: The URL needs an extra, which the message names.
+            CorruptStore: What is stored is damaged.
+            IncompatibleStore: The store was written by a newer taquba.
+        """
+        if not isinstance(config, QueueConfig):
+            raise InvalidType(f"config must be a QueueConfig, not {type(config).__name__}")
+        configs = dict(queues or {})
+        for name, entry in configs.items():
+            _validate.queue_name(name)
+            if not isinstance(entry, QueueConfig):
+                raise InvalidType(f"queues[{name!r}] must be a QueueConfig, not {entry!r}")
+        journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
+        timeout = seconds(close_timeout, name="close_timeout")
+
+        async def opening() -> Queue:
+            used_clock = clock or SystemClock()
+            owned: ObjectStore | None = None
+            if isinstance(target, str) or hasattr(target, "__fspath__"):
+                owned = await open_store(target, **(storage_options or {}))  # type: ignore[arg-type]
+            elif storage_options:
+                raise InvalidArgument("storage_options go with a URL, not with an ObjectStore")
+            elif not isinstance(target, ObjectStore):
+                raise InvalidType(
+                    f"target must be a URL, a path or an ObjectStore, not {type(target).__name__}"
+                )
+            store: ObjectStore = owned if owned is not None else target  # type: ignore[assignment]
+            database: Database | None = None
+            try:
+                database = await Database.open(
+                    store,
+                    [QUEUE_SCHEMA],
+                    clock=used_clock,
+                    config=DatabaseConfig(),
+                    journal_config=journal,
+                )
+                core = Core(database, used_clock, config, configs)
+                interrupted = recover(core)
+                if interrupted:
+                    logger.info("took back %d jobs that the last process had", interrupted)
+                return cls(core=core, owned_store=owned, close_timeout=timeout)
+            except BaseException:
+                if database is not None:
+                    await database.close(timeout=timeout)
+                if owned is not None:
+                    await owned.close()
+                raise
+
+        return Opening(opening)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Store what is committed, and let go. Safe to call twice; always terminates.
+
+        Jobs that are still claimed stay so in the store, and go back to their queues when it
+        is opened next.
+
+        Raises:
+            CommitUnknown: The store did not take the last commits within `close_timeout`.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._background_task.cancel()
+        await asyncio.gather(self._background_task, return_exceptions=True)
+        try:
+            await self._core.database.close(timeout=self._close_timeout)
+        finally:
+            if self._owned_store is not None:
+                await self._owned_store.close()
+
+    @property
+    def failure(self) -> TaqubaError | None:
+        """Why the queue stopped by itself (`Fenced`, for example), or None."""
+        return self._core.database.failure
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that this queue goes by."""
+        return self._core.clock
+
+    # -- enqueueing -------------------------------------------------------------------------
+
+    def next_job_id(self) -> str:
+        """An id for `enqueue(job_id=…)`; ids ascend in the order in which they are made."""
+        return self._core.ids.next()
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        dedup_key: str | None = None,
+        max_attempts: int | None = None,
+        job_id: str | None = None,
+        effects: Effects | None = None,
+    ) -> Enqueued:
+        """Add a job. When this returns, the job survives any crash.
+
+        If the caller is cancelled while it waits, the job may or may not have been added.
+
+        Args:
+            queue: Name of the queue, 1 to 255 bytes; it comes into being with its first job.
+            payload: The job's bytes, at most 16 MiB.
+            headers: Text for the handler; never looked at by taquba. At most 64 KiB.
+            priority: Lower is served first; default: the queue's.
+            run_at: Not before this (aware) time.
+            delay: Not before this much time has passed.
+            dedup_key: While a job with this key waits on this queue for its first claim, no
+                second one is added.
+            max_attempts: Deliveries before the job is dead; default: the queue's.
+            job_id: The job's id, if it should not be a fresh one; see `next_job_id`.
+            effects: More to commit with the job; dropped if the job is not created.
+
+        Returns:
+            The job's id, and whether it is new.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong; nothing was written.
+            DuplicateJobId: `job_id` is taken.
+            Fenced: Another process took the store over.
+        """
+        job = new_job(
+            queue,
+            payload,
+            headers=headers,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            dedup_key=dedup_key,
+            max_attempts=max_attempts,
+            job_id=job_id,
+        )
+        _check_effects(effects)
+        async with self._committing() as tx:
+            enqueued = tx.enqueue(job)
+            if effects and enqueued.created:
+                enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
+        return enqueued
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[bytes],
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        max_attempts: int | None = None,
+    ) -> list[Enqueued]:
+        """Add up to 10,000 jobs, all or none, in the order of their payloads.
+
+        The options apply to every one of them; see `enqueue`.
+
+        Raises:
+            InvalidArgument: Too many, or something is wrong with one; nothing was written.
+            Fenced: Another process took the store over.
+        """
+        if isinstance(payloads, (bytes, bytearray, memoryview, str)):
+            raise InvalidType("payloads must be an iterable of bytes, not one value")
+        jobs: list[NewJob] = []
+        for payload in payloads:
+            if len(jobs) == MAX_BATCH_SIZE:
+                raise InvalidArgument(
+                    f"one call takes {MAX_BATCH_SIZE:,} jobs: split them over several calls"
+                )
+            jobs.append(
+                new_job(
+                    queue,
+                    payload,
+                    headers=headers,
+                    priority=priority,
+                    run_at=run_at,
+                    delay=delay,
+                    max_attempts=max_attempts,
+                )
+            )
+        if not jobs:
+            return []
+        async with self._committing() as tx:
+            return [tx.enqueue(job) for job in jobs]
+
+    # -- claiming ---------------------------------------------------------------------------
+
+    async def claim(self, queue: str, lease: Duration | None = None) -> Claim | None:
+        """Take the next pending job, or None if there is none.
+
+        When this returns, the claim is durable: the attempt counts, whatever happens.
+        A caller that is cancelled while it waits gives the job back.
+
+        Args:
+            queue: Name of the queue.
+            lease: How long the job is held; default: the queue's `lease`.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        claims = await self.claim_many(queue, 1, lease)
+        return claims[0] if claims else None
+
+    async def claim_many(
+        self, queue: str, n: int, lease: Duration | None = None
+    ) -> list[Claim]:
+        """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`."""
+        name = _validate.queue_name(queue)
+        count = _validate.count(n, MAX_BATCH_SIZE)
+        lane = self._core.lane(name)
+        held = _validate.lease_seconds(lane.config.lease if lease is None else lease)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            claims = tx.claim(lane, count, held) if count else []
+        try:
+            await tx.durable()
+        except asyncio.CancelledError:
+            self._release(claims)
+            raise
+        return claims
+
+    def _release(self, claims: list[Claim]) -> None:
+        if self.failure is None:
+            with QueueTransaction(self._core) as tx:
+                for claim in claims:
+                    if claim.is_live:
+                        tx.release(claim)
+
+    # -- settling ---------------------------------------------------------------------------
+
+    async def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
+        """The job is done. Its effects are committed with that, or neither is.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            DuplicateJobId: An effect enqueues under an id that is taken; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        _check_claim(claim)
+        _check_effects(effects)
+        async with self._committing() as tx:
+            return tx.ack(claim, effects)
+
+    async def nack(
+        self,
+        claim: Claim,
+        error: BaseException | str,
+        effects: Effects | None = None,
+        *,
+        retry_after: Duration | None = None,
+    ) -> Settled:
+        """The attempt failed: the job is retried with backoff, or dead if that was the last.
+
+        Args:
+            claim: The claim to settle.
+            error: What went wrong; its text is kept with the job.
+            effects: Applied only if the job is given up.
+            retry_after: The retry comes no sooner than this.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        _check_claim(claim)
+        _check_effects(effects)
+        text = _validate.error_text(error)
+        if retry_after is not None:
+            seconds(retry_after, name="retry_after")
+        async with self._committing() as tx:
+            return tx.nack(claim, text, effects, retry_after=retry_after)
+
+    async def dead_letter(
+        self, claim: Claim, error: BaseException | str, effects: Effects | None = None
+    ) -> Settled:
+        """Give the job up, whatever attempts are left.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        _check_claim(claim)
+        _check_effects(effects)
+        text = _validate.error_text(error)
+        async with self._committing() as tx:
+            return tx.dead_letter(claim, text, effects)
+
+    # -- jobs that nobody holds -------------------------------------------------------------
+
+    async def cancel(self, job_id: str, effects: Effects | None = None) -> Cancelled:
+        """Remove a waiting job, or ask the worker that has it to stop.
+
+        A worker that has the job learns it from `Claim.cancel_token`; it may still settle
+        the job in any way. Effects are applied only if the job was removed.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        checked = _validate.job_id(job_id)
+        _check_effects(effects)
+        async with self._committing() as tx:
+            return tx.cancel(checked, effects)
+
+    async def requeue_dead(self, job_id: str) -> None:
+        """Give a dead job a fresh start: all its attempts, at its old place in the queue.
+
+        Raises:
+            JobNotFound: There is no such job.
+            InvalidState: The job is not dead.
+            Fenced: Another process took the store over.
+        """
+        checked = _validate.job_id(job_id)
+        async with self._committing() as tx:
+            tx.requeue_dead(checked)
+
+    # -- looking ----------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """The job as it is now, or None. What it reports is durable."""
+        row = self._core.database.execute(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?",  # noqa: S608  (no input in it)
+            (_validate.job_id(job_id),),
+        ).fetchone()
+        await self._core.database.barrier()
+        return None if row is None else Job(row, self._core.lanes_by_number[row[2]].name)
+
+    async def stats(self, queue: str) -> QueueStats:
+        """How many jobs of a queue are where; all zero for a queue that nobody used.
+
+        What it reports is durable.
+        """
+        lane = self._core.lanes.get(_validate.queue_name(queue))
+        stats = QueueStats(0, 0, 0, 0, 0) if lane is None else lane.stats()
+        await self._core.database.barrier()
+        return stats
+
+    # -- building on the queue --------------------------------------------------------------
+
+    def transaction(self) -> QueueTransaction:
+        """Several changes, committed together; for what the calls above do not combine.
+
+        Call `await queue.ready()` before, so that a slow store is not flooded.
+        """
+        return QueueTransaction(self._core)
+
+    async def ready(self) -> None:
+        """Wait while more is waiting to be stored than may."""
+        await self._core.database.admit()
+
+    async def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of the state (SQLite). What it reports is durable."""
+        rows = self._core.database.execute(sql, parameters).fetchall()
+        await self._core.database.barrier()
+        return rows
+
+    def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of the state as this process sees it; they may not be durable yet."""
+        return self._core.database.execute(sql, parameters).fetchall()
+
+    async def barrier(self) -> None:
+        """Wait until everything that is visible now is durable."""
+        await self._core.database.barrier()
+
+    async def add_tables(self, module: SchemaModule) -> None:
+        """Create (or migrate) tables that are kept in the same transactions as the jobs."""
+        await self._core.database.add_module(module)
+
+    def worker(self, queue: str, handler: Handler, *, concurrency: int = 1) -> Worker:
+        """A worker for one queue; call its `run`."""
+        return Worker(self._core, queue, handler, concurrency=concurrency)
+
+    def set_dead_letter_hook(self, queue: str, hook: DeadLetterHook | None) -> None:
+        """Be told, inside the transaction, of jobs that die without a worker's doing."""
+        self._core.lane(_validate.queue_name(queue)).dead_letter_hook = hook
+
+    def reap_due(self) -> int:
+        """Take back every job whose lease has expired, now; how many. For tests."""
+        return self._background.reap_due()
+
+    def _committing(self) -> _Committing:
+        return _Committing(self._core)
+
+
+class _Committing:
+    """``async with``: admission, a transaction around the body, durability after it."""
+
+    __slots__ = ("_core", "_tx")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def __aenter__(self) -> QueueTransaction:
+        if not self._core.database.admitting:
+            await self._core.database.admit()
+        self._tx = QueueTransaction(self._core)
+        return self._tx.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tx.__exit__(kind, error, trace)
+        if kind is None:
+            await self._tx.durable()
+
+
+@final
+class Opening:
+    """What `Queue.open` returns: ``await`` it, or use it with ``async with``."""
+
+    def __init__(self, opening: Any) -> None:
+        self._opening = opening
+        self._queue: Queue | None = None
+
+    def __await__(self) -> Generator[Any, None, Queue]:
+        return self._opening().__await__()  # type: ignore[no-any-return]
+
+    async def __aenter__(self) -> Queue:
+        self._queue = await self._opening()
+        return self._queue
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._queue is not None
+        await self._queue.close()
+
+
+def _check_claim(claim: object) -> None:
+    if not isinstance(claim, Claim):
+        hint = ": a job that was read cannot be settled" if isinstance(claim, Job) else ""
+        raise InvalidType(f"expected a Claim from claim() or claim_many(), not {claim!r}{hint}")
+
+
+def _check_effects(effects: object) -> None:
+    if effects is not None and not isinstance(effects, Effects):
+        raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")

@@ -1,0 +1,275 @@
+"""What the queue hands out: jobs, claims, and the answers of its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, final
+
+from taquba.clock import Duration, seconds
+from taquba.queue._validate import as_datetime
+
+if TYPE_CHECKING:
+    from taquba.queue._leases import CancelToken, Lease
+
+__all__ = [
+    "JOB_COLUMNS",
+    "CancelOutcome",
+    "Cancelled",
+    "Claim",
+    "Enqueued",
+    "Job",
+    "JobState",
+    "QueueStats",
+    "Settled",
+]
+
+JOB_COLUMNS = (
+    "seq, id, queue, state, priority, attempts, max_attempts, enqueued_at, run_at, claimed_at,"
+    " ended_at, cancel_requested, dedup_key, last_error, headers, payload"
+)
+
+
+class JobState(IntEnum):
+    """Where a job is. Every job is in exactly one of these."""
+
+    PENDING = 0
+    """Waiting for a worker."""
+    SCHEDULED = 1
+    """Waiting for its time: enqueued for later, or backing off after a failure."""
+    CLAIMED = 2
+    """In the hands of a worker."""
+    DONE = 3
+    """Finished; kept only where the queue's `keep_done` says so."""
+    DEAD = 4
+    """Given up: out of attempts, or failed for good."""
+
+
+@final
+class Job:
+    """A job as it was when it was read.
+
+    It is a view of one stored row, decoded where it is looked at: a worker takes thousands
+    of jobs a second and reads two or three fields of each.
+    """
+
+    __slots__ = ("_headers", "_queue", "_row")
+
+    def __init__(self, row: tuple[Any, ...], queue: str) -> None:
+        self._row = row
+        self._queue = queue
+        self._headers: dict[str, str] | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id, unique in the whole store."""
+        return self._row[1]  # type: ignore[no-any-return]
+
+    @property
+    def queue(self) -> str:
+        """Name of its queue."""
+        return self._queue
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is."""
+        return JobState(self._row[3])
+
+    @property
+    def priority(self) -> int:
+        """Lower is served first."""
+        return self._row[4]  # type: ignore[no-any-return]
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries so far, this one included."""
+        return self._row[5]  # type: ignore[no-any-return]
+
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries after which the job is dead."""
+        return self._row[6]  # type: ignore[no-any-return]
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure now is final."""
+        return self._row[5] >= self._row[6]  # type: ignore[no-any-return]
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When it was first enqueued."""
+        at = as_datetime(self._row[7])
+        assert at is not None
+        return at
+
+    @property
+    def run_at(self) -> datetime | None:
+        """When it becomes due, while it is scheduled."""
+        return as_datetime(self._row[8])
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        """When the current (or, for a finished job, the last) claim was made."""
+        return as_datetime(self._row[9])
+
+    @property
+    def completed_at(self) -> datetime | None:
+        """When it was acknowledged."""
+        return as_datetime(self._row[10]) if self._row[3] == JobState.DONE else None
+
+    @property
+    def failed_at(self) -> datetime | None:
+        """When it was given up."""
+        return as_datetime(self._row[10]) if self._row[3] == JobState.DEAD else None
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether its cancellation was asked for while a worker had it."""
+        return bool(self._row[11])
+
+    @property
+    def dedup_key(self) -> str | None:
+        """The key that keeps equal jobs out; given up at the first claim."""
+        return self._row[12]  # type: ignore[no-any-return]
+
+    @property
+    def last_error(self) -> str | None:
+        """Text of the last failure."""
+        return self._row[13]  # type: ignore[no-any-return]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The caller's headers."""
+        if self._headers is None:
+            packed = self._row[14]
+            if packed is None:
+                self._headers = {}
+            else:
+                import msgpack
+
+                self._headers = msgpack.unpackb(packed)
+        return self._headers  # type: ignore[return-value]
+
+    @property
+    def payload(self) -> bytes:
+        """The job's bytes."""
+        return self._row[15]  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Job):
+            return NotImplemented
+        return self._row == other._row and self._queue == other._queue
+
+    def __hash__(self) -> int:
+        return hash(self._row[1])
+
+    def __repr__(self) -> str:
+        return (
+            f"Job(id={self.id!r}, queue={self.queue!r}, state={self.state.name}, "
+            f"attempts={self.attempts}/{self.max_attempts}, payload=<{len(self.payload)} bytes>)"
+        )
+
+
+@final
+class Claim:
+    """The right to settle one delivery of a job, until its lease expires.
+
+    Only a claim can settle a job; a `Job` that was read cannot. A claim that is dropped
+    settles nothing: the job comes back when the lease expires.
+    """
+
+    __slots__ = ("_lease", "job")
+
+    job: Job
+    """The job as delivered."""
+
+    def __init__(self, job: Job, lease: Lease) -> None:
+        self.job = job
+        self._lease = lease
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """Says whether cancellation of the job was asked for."""
+        return self._lease.cancel_token
+
+    def renew(self, lease: Duration) -> None:
+        """Let the lease end this long from now; that can also shorten it.
+
+        Raises:
+            ClaimLost: The claim ended before.
+            CancelRequested: Cancellation of the job was asked for.
+        """
+        self._lease.renew(seconds(lease, name="lease"))
+
+    def ensure_at_least(self, remaining: Duration) -> None:
+        """Extend the lease, if it would end sooner than this (plus 5 s to settle) from now.
+
+        Raises:
+            ClaimLost: The claim ended before.
+            CancelRequested: Cancellation of the job was asked for.
+        """
+        self._lease.ensure_at_least(seconds(remaining, name="remaining"))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this claim can still settle its job."""
+        return self._lease.live
+
+    def __repr__(self) -> str:
+        return f"Claim({self.job!r}, {'live' if self.is_live else 'ended'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What became of one enqueue."""
+
+    job_id: str
+    """Id of the job: the new one, or the one that holds the dedup key."""
+    created: bool
+    """False when a job with the same dedup key was waiting already."""
+    effects: tuple[Enqueued, ...] = ()
+    """What became of the enqueues among its effects, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settlement did."""
+
+    state: JobState
+    """The job's new state."""
+    effects: tuple[Enqueued, ...] = ()
+    """What became of the enqueues among the effects, in their order; empty if not applied."""
+
+
+class CancelOutcome(Enum):
+    """What a cancellation came to."""
+
+    REMOVED = "removed"
+    """The job was waiting, and is gone."""
+    REQUESTED = "requested"
+    """A worker has the job; it was asked to stop, and its lease cannot be extended any more."""
+    NOT_FOUND = "not found"
+    """There is no such job, or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancellation did."""
+
+    outcome: CancelOutcome
+    effects: tuple[Enqueued, ...] = ()
+    """What became of the enqueues among the effects; empty unless the job was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How many jobs of a queue are where."""
+
+    pending: int
+    scheduled: int
+    """Waiting for their time; includes those backing off after a failure."""
+    claimed: int
+    done: int
+    """Acknowledged since the queue exists, whether or not their records are kept."""
+    dead: int
