@@ -1,0 +1,26 @@
+"""Bytes under keys, in a bucket, a folder, or memory; with one conditional write."""
+
+from __future__ import annotations
+
+from taquba.objectstore._local import LocalStore
+from taquba.objectstore._memory import MemoryStore
+from taquba.objectstore._open import open_store
+from taquba.objectstore._protocol import (
+    MAX_KEY_LENGTH,
+    MAX_SEGMENT_LENGTH,
+    ObjectInfo,
+    ObjectStore,
+)
+from taquba.objectstore._retry import RetryingStore, RetryPolicy
+
+__all__ = [
+    "MAX_KEY_LENGTH",
+    "MAX_SEGMENT_LENGTH",
+    "LocalStore",
+    "MemoryStore",
+    "ObjectInfo",
+    "ObjectStore",
+    "RetryPolicy",
+    "RetryingStore",
+    "open_store",
+]

@@ -1,0 +1,374 @@
+"""A store in one folder of a local file system."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from taquba.errors import (
+    BucketNotFound,
+    Closed,
+    InvalidArgument,
+    ObjectExists,
+    ObjectNotFound,
+    StoreAccessDenied,
+    StoreError,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from taquba.objectstore._fsync import sync_directory, sync_file
+from taquba.objectstore._protocol import (
+    ObjectInfo,
+    check_data,
+    check_key,
+    check_keys,
+    check_prefix,
+    check_range,
+)
+
+__all__ = ["LocalStore"]
+
+T = TypeVar("T")
+
+_TEMPORARY = "~tmp-"
+"""Start of temporary files' names. No key can have it, since ``~`` is not in the alphabet."""
+
+_STALE_SECONDS = 3600.0
+"""A temporary file older than this was left by a process that died."""
+
+_LIST_PAGE = 1000
+_THREADS = 16
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+_MAY_PASS = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EDQUOT,
+    errno.EINTR,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+
+
+class LocalStore:
+    """A store in a folder: every object is a file, under the folder, named by its key.
+
+    A write goes to a temporary file, which is synced to the disk and then linked (`create`)
+    or renamed (`put`) to its name, whose folder is synced too: a crash at any moment leaves
+    the whole object or none. Folders below the root are made as needed, and stay when their
+    last object is deleted. Several processes may use one folder at once.
+
+    The file system must have hard links: every common one but FAT and exFAT, and some
+    network mounts. Keys that differ only in case need a case-sensitive one.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Args:
+        root: The folder. It is made at the first write if its parent exists.
+        """
+        self._root = Path(root).absolute()
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: set[Future[object]] = set()
+        self._synced: set[Path] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self._root)!r})"
+
+    @property
+    def root(self) -> Path:
+        """The folder, as an absolute path."""
+        return self._root
+
+    async def open(self, *, read_only: bool = False) -> None:
+        """Make the folder if it is absent, try it out, and remove what crashes left in it.
+
+        Optional: a store works without it, and reports the same errors later.
+
+        Args:
+            read_only: Write nothing, only look whether the folder can be listed.
+
+        Raises:
+            BucketNotFound: The folder's parent does not exist (or, read-only, the folder).
+            StoreAccessDenied: The folder cannot be written (or, read-only, listed).
+            UnsafeStore: The file system has no hard links.
+        """
+        await self._run("open", "", self._look if read_only else self._prepare)
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        path = self._path(key)
+        return await self._run("get", key, path.read_bytes)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        path = self._path(key)
+        if not check_range(start, end):
+            return b""
+        return await self._run("get_range", key, lambda: _read_range(path, start, end))
+
+    async def create(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.create`."""
+        path = self._path(key)
+        data = check_data(data)
+        await self._run("create", key, lambda: self._write(path, data, exclusive=True))
+
+    async def put(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        path = self._path(key)
+        data = check_data(data)
+        await self._run("put", key, lambda: self._write(path, data, exclusive=False))
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`."""
+        paths = [self._path(key) for key in check_keys(keys)]
+        if paths:
+            await self._run("delete", "", lambda: _delete(paths))
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        check_prefix(prefix)
+        check_prefix(start_after, name="start_after")
+        walk = _walk(self._root, prefix, start_after)
+        while page := await self._run("list", prefix, lambda: _take(walk, _LIST_PAGE)):
+            for info in page:
+                yield info
+
+    async def close(self) -> None:
+        """Wait for the writes under way, and end the threads. Calling it again does nothing."""
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+        running = [asyncio.wrap_future(future) for future in self._running if not future.done()]
+        if running:
+            await asyncio.wait(running)
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        return self._root / key
+
+    async def _run(self, operation: str, key: str, work: Callable[[], T]) -> T:
+        """Do blocking work in a thread of our own.
+
+        The loop's own threads may all be busy with a user's blocking functions, which may be
+        waiting for the very commit that this write is. A thread finishes its work (and removes
+        its temporary file) also when the caller was cancelled.
+        """
+        if self._closed:
+            raise Closed(f"{self!r} was closed; open another")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="taquba-local")
+
+        def guarded() -> T:
+            with self._translated(operation, key):
+                return work()
+
+        future = self._pool.submit(guarded)
+        self._running.add(future)  # type: ignore[arg-type]
+        future.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(future)
+
+    @contextmanager
+    def _translated(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError as error:
+            raise ObjectExists(
+                f"object {key!r} exists in {self._root}", operation=operation, key=key
+            ) from error
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            if operation in ("get", "get_range") and self._root.is_dir():
+                raise ObjectNotFound(
+                    f"no object {key!r} in {self._root}", operation=operation, key=key
+                ) from error
+            raise BucketNotFound(
+                self._what_is_wrong_with_root(error), operation=operation, key=key
+            ) from error
+        except OSError as error:
+            kind = StoreError
+            if error.errno in _DENIED:
+                kind = StoreAccessDenied
+            elif error.errno in _MAY_PASS:
+                kind = StoreUnavailable
+            raise kind(
+                f"{operation} {key!r} in {self._root}: {error.strerror or error}",
+                operation=operation,
+                key=key,
+            ) from error
+
+    def _what_is_wrong_with_root(self, error: OSError) -> str:
+        if not self._root.parent.is_dir():
+            return (
+                f"folder {self._root} cannot be made, since {self._root.parent} is not a folder: "
+                f"make it first (mkdir -p {self._root.parent})"
+            )
+        if self._root.exists() and not self._root.is_dir():
+            return f"{self._root} is a file: give a folder"
+        if not self._root.exists():
+            return f"folder {self._root} does not exist"
+        return f"a folder or file in {self._root} is in the way: {error}"
+
+    def _look(self) -> None:
+        with os.scandir(self._root):
+            pass
+
+    def _prepare(self) -> None:
+        if not self._root.is_dir():
+            self._make_folder(self._root)
+        descriptor, probe = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._root)
+        try:
+            # The file system's own clock, which on a network mount may be another than ours.
+            now = os.fstat(descriptor).st_mtime
+            os.close(descriptor)
+            linked = f"{probe}-link"
+            self._link(probe, linked)
+            os.unlink(linked)
+        finally:
+            _unlink(probe)
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name.startswith(_TEMPORARY):
+                    try:
+                        if entry.stat(follow_symlinks=False).st_mtime < now - _STALE_SECONDS:
+                            os.unlink(entry.path)
+                    except FileNotFoundError:
+                        pass  # its owner, or another sweep, was faster
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make the folder and those above it up to the root, and sync what names them."""
+        if folder in self._synced:
+            return
+        if folder != self._root:
+            self._make_folder(folder.parent)
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from None
+        # Also when somebody else made it, who may not have come to sync it.
+        sync_directory(folder.parent)
+        self._synced.add(folder)
+
+    def _write(self, path: Path, data: bytes, *, exclusive: bool) -> None:
+        self._make_folder(path.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._root)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+                sync_file(file.fileno())
+            if exclusive:
+                self._link(temporary, path)
+            else:
+                os.replace(temporary, path)
+                temporary = ""
+        finally:
+            if temporary:
+                _unlink(temporary)
+        sync_directory(path.parent)
+
+    def _link(self, source: str, target: str | Path) -> None:
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise UnsafeStore(
+                    f"the file system of {self._root} has no hard links ({error.strerror}), "
+                    "without which an object cannot be created atomically: use another folder",
+                    operation="create",
+                ) from error
+            raise
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_range(path: Path, start: int, end: int) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        parts: list[bytes] = []
+        left = end - start
+        while left and (part := file.read(left)):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
+def _unlink(path: str | Path) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _delete(paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (IsADirectoryError, PermissionError):
+            if not path.is_dir():
+                raise
+
+
+def _take(walk: Iterator[ObjectInfo], count: int) -> list[ObjectInfo]:
+    page: list[ObjectInfo] = []
+    for info in walk:
+        page.append(info)
+        if len(page) == count:
+            break
+    return page
+
+
+def _walk(root: Path, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    folder, _, start = prefix.rpartition("/")
+    with os.scandir(root):
+        pass  # a missing root is an error, a missing folder in it an empty listing
+    yield from _walk_folder(root, f"{folder}/" if folder else "", start, start_after)
+
+
+def _walk_folder(root: Path, folder: str, start: str, start_after: str) -> Iterator[ObjectInfo]:
+    try:
+        with os.scandir(root / folder) as entries:
+            names = [
+                f"{entry.name}/" if entry.is_dir() else entry.name
+                for entry in entries
+                if entry.name.startswith(start)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in sorted(names):
+        key = folder + name
+        if key.endswith("/"):
+            if key > start_after or start_after.startswith(key):
+                yield from _walk_folder(root, key, "", start_after)
+        elif key > start_after and _is_key(key):
+            try:
+                yield ObjectInfo(key, os.stat(root / key).st_size)
+            except FileNotFoundError:
+                pass  # deleted since
+
+
+def _is_key(key: str) -> bool:
+    try:
+        check_key(key)
+    except InvalidArgument:
+        return False
+    return True
