@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from taquba._checks import whole
 from taquba.clock import Duration, seconds
-from taquba.errors import InvalidArgument, InvalidType
 
 __all__ = [
     "MAX_BATCH_SIZE",
@@ -73,8 +73,8 @@ class QueueConfig:
     """How long a dead job is kept; None keeps it for ever."""
 
     def __post_init__(self) -> None:
-        _whole(self.max_attempts, "max_attempts", 1, 2**31 - 1)
-        _whole(self.default_priority, "default_priority", 0, MAX_PRIORITY)
+        whole(self.max_attempts, "max_attempts", 1, 2**31 - 1)
+        whole(self.default_priority, "default_priority", 0, MAX_PRIORITY)
         for name in ("lease", "backoff_base", "backoff_max"):
             seconds(getattr(self, name), name=name)
         for name in ("keep_done", "keep_dead"):
@@ -94,10 +94,3 @@ class QueueConfig:
             base * 2.0 ** min(attempts - 1, 60), seconds(self.backoff_max, name="backoff_max")
         )
         return round(delay * 1000)
-
-
-def _whole(value: object, name: str, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidType(f"{name} is {value!r}: give a whole number")
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")

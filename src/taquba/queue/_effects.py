@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import final
 
 from taquba.clock import Duration
-from taquba.errors import ConflictingEffects
+from taquba.errors import ConflictingEffects, EffectsSealed
 from taquba.queue import _validate
 
 __all__ = ["Effects", "NewJob"]
@@ -71,7 +71,7 @@ class Effects:
         Effects(jobs=1, puts=1, deletes=1)
     """
 
-    __slots__ = ("deletes", "jobs", "puts")
+    __slots__ = ("_sealed", "deletes", "jobs", "puts")
 
     jobs: list[NewJob]
     puts: dict[bytes, bytes]
@@ -81,6 +81,18 @@ class Effects:
         self.jobs = []
         self.puts = {}
         self.deletes = {}
+        self._sealed = False
+
+    def _seal(self) -> None:
+        """Refuse everything from now on: what these go with is being committed."""
+        self._sealed = True
+
+    def _check_open(self) -> None:
+        if self._sealed:
+            raise EffectsSealed(
+                "these effects are committed already: stage them before the step returns, "
+                "and await every task that stages any"
+            )
 
     def enqueue(
         self,
@@ -96,6 +108,7 @@ class Effects:
         job_id: str | None = None,
     ) -> Effects:
         """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
+        self._check_open()
         self.jobs.append(
             new_job(
                 queue,
@@ -118,6 +131,7 @@ class Effects:
             ConflictingEffects: The same effects delete the key.
             ValueTooLarge: The key or the value is over its limit.
         """
+        self._check_open()
         stored = _validate.kv_key(key)
         data = _validate.kv_value(value)
         if stored in self.deletes:
@@ -131,6 +145,7 @@ class Effects:
         Raises:
             ConflictingEffects: The same effects write the key.
         """
+        self._check_open()
         stored = _validate.kv_key(key)
         if stored in self.puts:
             raise _conflict(key)

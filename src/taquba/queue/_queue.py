@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
@@ -149,6 +149,17 @@ class Queue:
         return Opening(opening)
 
     # -- life -------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Store what is committed, and let go. Safe to call twice; always terminates.
@@ -477,6 +488,10 @@ class Queue:
         """Be told, inside the transaction, of jobs that die without a worker's doing."""
         self._core.lane(_validate.queue_name(queue)).dead_letter_hook = hook
 
+    def on_failure(self, callback: Callable[[TaqubaError], None]) -> None:
+        """Be told when the queue stops by itself, for example because it was fenced."""
+        self._core.database.on_failure(callback)
+
     def reap_due(self) -> int:
         """Take back every job whose lease has expired, now; how many. For tests."""
         return self._background.reap_due()
@@ -533,6 +548,12 @@ class Opening:
     ) -> None:
         assert self._queue is not None
         await self._queue.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"Queue.open(…) is not open yet, so it has no {name!r}: write "
+            "'async with Queue.open(…) as queue:' or 'queue = await Queue.open(…)'"
+        )
 
 
 def _check_claim(claim: object) -> None:

@@ -7,8 +7,9 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, final
 
+from taquba._checks import as_datetime
 from taquba.clock import Duration, seconds
-from taquba.queue._validate import as_datetime
+
 
 if TYPE_CHECKING:
     from taquba.queue._leases import CancelToken, Lease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
@@ -63,7 +63,7 @@ class QueueTransaction:
         >>> await tx.durable()                                       # doctest: +SKIP
     """
 
-    __slots__ = ("_claimed", "_core", "_ended", "_moves", "_now_ms", "_tx", "_woken", "execute")
+    __slots__ = ("_after", "_claimed", "_core", "_ended", "_moves", "_now_ms", "_tx", "_woken", "execute")
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -72,6 +72,7 @@ class QueueTransaction:
         self._claimed: list[Lease] = []
         self._ended: list[Lease] = []
         self._woken: list[Lane] = []
+        self._after: list[Callable[[], None]] = []
         self._now_ms = core.clock.now_ms()
         self.execute = self._tx.execute
         """Run SQL on tables that are the caller's own, in the same transaction."""
@@ -104,6 +105,12 @@ class QueueTransaction:
         for lane in self._woken:
             for listener in lane.listeners:
                 listener()
+        for callback in self._after:
+            callback()
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call this when the changes are applied in this process; not if they are rolled back."""
+        self._after.append(callback)
 
     async def durable(self) -> None:
         """Return when the changes are stored and will survive any crash.

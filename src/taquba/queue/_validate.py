@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
+from taquba._checks import blob, identifier, utf8, whole
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     InvalidArgument,
@@ -29,12 +27,11 @@ from taquba.queue._config import (
 
 __all__ = [
     "attempts",
-    "blob",
+    "count",
     "due_ms",
     "dedup_key",
     "error_text",
     "headers",
-    "identifier",
     "job_id",
     "kv_key",
     "kv_value",
@@ -44,26 +41,7 @@ __all__ = [
     "queue_name",
 ]
 
-_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _LATEST_MS = 253_402_300_799_000  # the end of the year 9999, where datetime ends
-
-
-def blob(value: object, *, name: str, limit: int) -> bytes:
-    """Bytes of at most `limit`; a bytearray or memoryview is copied."""
-    if isinstance(value, (bytearray, memoryview)):
-        value = bytes(value)
-    if not isinstance(value, bytes):
-        hint = "encode it, for example with .encode() or json.dumps(…).encode()"
-        if inspect.isawaitable(value):
-            _close(value)
-            hint = "is an 'await' missing?"
-        raise InvalidType(f"{name} must be bytes, not {type(value).__name__}: {hint}")
-    if len(value) > limit:
-        raise ValueTooLarge(
-            f"{name} has {len(value):,} bytes and may have {limit:,}: "
-            "put large data in an object of your own and pass its name"
-        )
-    return value
 
 
 def payload(value: object) -> bytes:
@@ -73,23 +51,12 @@ def payload(value: object) -> bytes:
 def queue_name(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidType(f"a queue name must be a str, not {type(value).__name__}")
-    size = len(value) if value.isascii() else len(_utf8(value, "a queue name"))
+    size = len(value) if value.isascii() else len(utf8(value, "a queue name"))
     if not 1 <= size <= MAX_QUEUE_NAME_LENGTH:
         raise InvalidQueueName(
             f"queue name {value[:40]!r} has {size} bytes: "
             f"it must have 1 to {MAX_QUEUE_NAME_LENGTH} bytes of UTF-8"
         )
-    return value
-
-
-def identifier(value: object, *, name: str, error: type[InvalidArgument], limit: int) -> str:
-    """A caller's id: 1 to `limit` characters of A-Z a-z 0-9 _ -."""
-    if not isinstance(value, str):
-        raise InvalidType(f"a {name} must be a str, not {type(value).__name__}")
-    if len(value) > limit:
-        raise error(f"{name} {value[:40]!r}… has {len(value)} characters and may have {limit}")
-    if not _ID.fullmatch(value):
-        raise error(f"{name} {value!r}: use 1 to {limit} characters of A-Z a-z 0-9 _ -")
     return value
 
 
@@ -108,7 +75,7 @@ def headers(value: Mapping[str, str] | None) -> bytes | None:
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise InvalidType(f"headers must map str to str, not {key!r} to {text!r}")
-        size += len(_utf8(key, "a header name")) + len(_utf8(text, f"header {key!r}"))
+        size += len(utf8(key, "a header name")) + len(utf8(text, f"header {key!r}"))
     if size > MAX_HEADERS_SIZE:
         raise ValueTooLarge(f"headers have {size:,} bytes and may have {MAX_HEADERS_SIZE:,}")
     import msgpack
@@ -118,21 +85,21 @@ def headers(value: Mapping[str, str] | None) -> bytes | None:
 
 
 def priority(value: object) -> int:
-    return _whole(value, "priority", 0, MAX_PRIORITY)
+    return whole(value, "priority", 0, MAX_PRIORITY)
 
 
 def attempts(value: object) -> int:
-    return _whole(value, "max_attempts", 1, 2**31 - 1)
+    return whole(value, "max_attempts", 1, 2**31 - 1)
 
 
 def count(value: object, limit: int) -> int:
-    return _whole(value, "the number of jobs", 0, limit)
+    return whole(value, "the number of jobs", 0, limit)
 
 
 def dedup_key(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidType(f"dedup_key must be a str, not {type(value).__name__}")
-    size = len(_utf8(value, "dedup_key"))
+    size = len(utf8(value, "dedup_key"))
     if size > MAX_DEDUP_KEY_LENGTH:
         raise ValueTooLarge(f"dedup_key has {size} bytes and may have {MAX_DEDUP_KEY_LENGTH}")
     return value
@@ -140,7 +107,7 @@ def dedup_key(value: object) -> str:
 
 def kv_key(value: object) -> bytes:
     if isinstance(value, str):
-        value = _utf8(value, "a key")
+        value = utf8(value, "a key")
     if not isinstance(value, bytes):
         raise InvalidType(f"a key must be str or bytes, not {type(value).__name__}")
     if len(value) > MAX_KV_KEY_SIZE:
@@ -184,29 +151,3 @@ def error_text(error: BaseException | str) -> str:
     if not isinstance(error, BaseException):
         raise InvalidType(f"error must be an exception or a str, not {type(error).__name__}")
     return str(error) or type(error).__name__
-
-
-def as_datetime(at_ms: int | None) -> datetime | None:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def _whole(value: object, name: str, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidType(f"{name} must be a whole number, not {value!r}")
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")
-    return value
-
-
-def _utf8(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{name} cannot be encoded as UTF-8: {error}") from None
-
-
-def _close(awaitable: Any) -> None:
-    """Close a forgotten coroutine, so that the error is not followed by a warning about it."""
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()

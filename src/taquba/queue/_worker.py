@@ -49,7 +49,7 @@ class Worker:
         self._settling = 0
         self._accepting = False
         self._group: TaskGroup | None = None
-        self._idle = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def busy(self) -> int:
@@ -72,7 +72,7 @@ class Worker:
                 self._group = group
                 self._fill()
                 task_status.started()
-                await self._idle_after_stop()
+                await self.drained()
         finally:
             self._accepting = False
             self._group = None
@@ -81,12 +81,13 @@ class Worker:
     def stop(self) -> None:
         """Take no further jobs; `run` returns when those under way are settled."""
         self._accepting = False
-        self._idle.set()
+        self._note_change()
 
-    async def _idle_after_stop(self) -> None:
+    async def drained(self) -> None:
+        """Return when the worker was stopped and what was under way is settled."""
         while self._accepting or self._busy or self._settling:
-            self._idle.clear()
-            await self._idle.wait()
+            changed = self._changed
+            await changed.wait()
 
     def _fill(self) -> None:
         """Claim a job for each free slot, as far as there are any."""
@@ -119,7 +120,7 @@ class Worker:
                     settlement = await self._handle(claim)
                     if not self._core.database.admitting:
                         await self._core.database.admit()
-                except asyncio.CancelledError:
+                except BaseException:
                     self._give_back(claim)
                     raise
                 claim, tx = self._settle_and_claim(claim, settlement)
@@ -131,11 +132,15 @@ class Worker:
             await tx.durable()
         finally:
             self._settling -= 1
-            self._idle.set()
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _release_slot(self) -> None:
         self._busy -= 1
-        self._idle.set()
+        self._note_change()
 
     async def _handle(self, claim: Claim) -> Settlement | None:
         """Run the handler; None when the lease expired meanwhile."""
@@ -148,6 +153,12 @@ class Worker:
                 return await self._handler(claim)
             except Exception as error:
                 logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
+                return _failed(claim, error)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if scope.cancel_called or task is None or task.cancelling():
+                    raise
+                # Nobody cancelled this task: something inside the handler raised it by itself.
                 return _failed(claim, error)
         return None
 

@@ -1,0 +1,69 @@
+"""Checks of arguments that several layers share. Each raises before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
+
+__all__ = ["as_datetime", "blob", "identifier", "utf8", "whole"]
+
+_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+def blob(value: object, *, name: str, limit: int) -> bytes:
+    """Bytes of at most `limit`; a bytearray or memoryview is copied."""
+    if isinstance(value, (bytearray, memoryview)):
+        value = bytes(value)
+    if not isinstance(value, bytes):
+        hint = "encode it, for example with .encode() or json.dumps(…).encode()"
+        if inspect.isawaitable(value):
+            _close(value)
+            hint = "is an 'await' missing?"
+        raise InvalidType(f"{name} must be bytes, not {type(value).__name__}: {hint}")
+    if len(value) > limit:
+        raise ValueTooLarge(
+            f"{name} has {len(value):,} bytes and may have {limit:,}: "
+            "put large data in an object of your own and pass its name"
+        )
+    return value
+
+
+def identifier(value: object, *, name: str, error: type[InvalidArgument], limit: int) -> str:
+    """A caller's id: 1 to `limit` characters of A-Z a-z 0-9 _ -."""
+    if not isinstance(value, str):
+        raise InvalidType(f"a {name} must be a str, not {type(value).__name__}")
+    if len(value) > limit:
+        raise error(f"{name} {value[:40]!r}… has {len(value)} characters and may have {limit}")
+    if not _ID.fullmatch(value):
+        raise error(f"{name} {value!r}: use 1 to {limit} characters of A-Z a-z 0-9 _ -")
+    return value
+
+
+def whole(value: object, name: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidType(f"{name} must be a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")
+    return value
+
+
+def utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name} cannot be encoded as UTF-8: {error}") from None
+
+
+def as_datetime(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _close(awaitable: Any) -> None:
+    """Close a forgotten coroutine, so that the error is not followed by a warning about it."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

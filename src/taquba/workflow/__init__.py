@@ -1,0 +1,61 @@
+"""Layer 5: runs of several steps that survive crashes, with memo and outcomes."""
+
+from taquba.errors import PermanentError as PermanentError
+from taquba.errors import TransientError as TransientError
+from taquba.workflow._memo import MAX_MEMO_KEY_SIZE as MAX_MEMO_KEY_SIZE
+from taquba.workflow._memo import MAX_MEMO_SIZE as MAX_MEMO_SIZE
+from taquba.workflow._memo import BlockingMemo as BlockingMemo
+from taquba.workflow._memo import Memo as Memo
+from taquba.workflow._outcomes import Cancel as Cancel
+from taquba.workflow._outcomes import Continue as Continue
+from taquba.workflow._outcomes import Fail as Fail
+from taquba.workflow._outcomes import Outcome as Outcome
+from taquba.workflow._outcomes import Succeed as Succeed
+from taquba.workflow._records import ErrorKind as ErrorKind
+from taquba.workflow._records import RunEnd as RunEnd
+from taquba.workflow._records import RunOutcome as RunOutcome
+from taquba.workflow._records import RunState as RunState
+from taquba.workflow._records import RunStatus as RunStatus
+from taquba.workflow._records import RunTermination as RunTermination
+from taquba.workflow._records import Submitted as Submitted
+from taquba.workflow._records import TerminalStatus as TerminalStatus
+from taquba.workflow._runner import AsyncRunner as AsyncRunner
+from taquba.workflow._runner import BlockingRunner as BlockingRunner
+from taquba.workflow._runner import Runner as Runner
+from taquba.workflow._runner import StepRunner as StepRunner
+from taquba.workflow._runtime import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
+from taquba.workflow._runtime import WorkflowRuntime as WorkflowRuntime
+from taquba.workflow._step import BlockingStep as BlockingStep
+from taquba.workflow._step import Step as Step
+from taquba.workflow._step import StepLease as StepLease
+
+__all__ = [
+    "MAX_MEMO_KEY_SIZE",
+    "MAX_MEMO_SIZE",
+    "MAX_RUN_ID_LENGTH",
+    "AsyncRunner",
+    "BlockingMemo",
+    "BlockingRunner",
+    "BlockingStep",
+    "Cancel",
+    "Continue",
+    "ErrorKind",
+    "Fail",
+    "Memo",
+    "Outcome",
+    "PermanentError",
+    "RunEnd",
+    "RunOutcome",
+    "RunState",
+    "RunStatus",
+    "RunTermination",
+    "Runner",
+    "Step",
+    "StepLease",
+    "StepRunner",
+    "Submitted",
+    "Succeed",
+    "TerminalStatus",
+    "TransientError",
+    "WorkflowRuntime",
+]

@@ -1,0 +1,169 @@
+"""One delivery of a step: call the runner, and decide how the delivery is settled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from taquba._checks import blob
+from taquba.clock import seconds
+from taquba.errors import InconsistentRunState, InvalidArgument, InvalidType, PermanentError
+from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement
+from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID
+from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
+from taquba.workflow._records import ErrorKind, TerminalStatus
+from taquba.workflow._runner import CallRunner, check_outcome
+from taquba.workflow._runs import ACTIVE, RunTable
+
+if TYPE_CHECKING:
+    from taquba.queue import Queue, QueueTransaction
+
+__all__ = ["Delivery"]
+
+logger = logging.getLogger("taquba.workflow")
+
+
+class Delivery:
+    """Delivers step jobs to a runner.
+
+    `deliver` is the handler of the runtime's worker. What it returns is applied in one
+    transaction: the end of this delivery, the next step or the end of the run, and the
+    step's effects.
+    """
+
+    def __init__(
+        self, queue: Queue, runs: RunTable, call: CallRunner, on_end: Callable[[int], None]
+    ) -> None:
+        self._queue = queue
+        self._runs = runs
+        self._call = call
+        self._on_end = on_end
+
+    async def deliver(self, claim: Claim) -> Settlement:
+        """Run the step that this claim stands for, and say how to settle it."""
+        try:
+            life, run_id, number = self._locate(claim)
+        except InconsistentRunState as error:
+            logger.error("%s", error)
+            text = str(error)
+            return lambda tx: tx.dead_letter(claim, text)
+        effects: Effects | None = None
+        try:
+            step, running = self._call(self._queue, self._runs, claim, life, run_id, number)
+            try:
+                result = await running
+            finally:
+                effects = step._effects
+                if effects is not None:
+                    effects._seal()
+            outcome = check_outcome(result, run_id, number)
+            return self._settle(claim, life, number, outcome, effects)
+        except (PermanentError, InvalidType, InvalidArgument) as error:
+            return self._failed(claim, life, run_id, number, error, ErrorKind.PERMANENT)
+        except Exception as error:
+            return self._failed(claim, life, run_id, number, error, ErrorKind.TRANSIENT)
+
+    def _locate(self, claim: Claim) -> tuple[int, str, int]:
+        job = claim.job
+        life = job.headers.get(HEADER_LIFE)
+        if life is None or not life.isascii() or not life.isdigit():
+            raise InconsistentRunState(
+                f"job {job.id} on queue {job.queue!r} is no workflow step: it was not enqueued by "
+                "a runtime. Use another queue for jobs of your own"
+            )
+        run = self._runs.current_step(int(life))
+        if run is None or run[1] != ACTIVE or run[3] != job.id:
+            raise InconsistentRunState(
+                f"job {job.id} is not the current step of run {job.headers.get(HEADER_RUN_ID)!r}: "
+                "that run has ended or gone on"
+            )
+        return int(life), run[0], run[2]
+
+    def _settle(
+        self, claim: Claim, life: int, number: int, outcome: Outcome, effects: Effects | None
+    ) -> Settlement:
+        match outcome:
+            case Continue(payload, after):
+                data = blob(payload, name="the payload of Continue", limit=MAX_PAYLOAD_SIZE)
+                delay = None if after is None else seconds(after, name="after")
+
+                def advance(tx: QueueTransaction) -> None:
+                    job_id = tx.succeed_with_next(claim, data, delay=delay)
+                    self._runs.advance(tx, life, number + 1, job_id)
+                    tx.apply(effects)
+
+                return advance
+            case Succeed(result):
+                if result is not None:
+                    result = blob(result, name="the result of Succeed", limit=MAX_PAYLOAD_SIZE)
+                return self._ending(claim, life, effects, TerminalStatus.SUCCEEDED, result=result)
+            case Fail(reason):
+                return self._ending(
+                    claim,
+                    life,
+                    effects,
+                    TerminalStatus.FAILED,
+                    error=_reason(reason),
+                    kind=ErrorKind.PERMANENT,
+                )
+            case Cancel(reason):
+                return self._ending(
+                    claim, life, effects, TerminalStatus.CANCELLED, error=_reason(reason)
+                )
+
+    def _ending(
+        self,
+        claim: Claim,
+        life: int,
+        effects: Effects | None,
+        status: TerminalStatus,
+        *,
+        error: str | None = None,
+        kind: ErrorKind | None = None,
+        result: bytes | None = None,
+    ) -> Settlement:
+        def end(tx: QueueTransaction) -> None:
+            tx.ack(claim, effects)
+            self._runs.end(tx, life, status, error=error, kind=kind, result=result)
+            tx.after_commit(lambda: self._on_end(life))
+
+        return end
+
+    def _failed(
+        self,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        error: Exception,
+        kind: ErrorKind,
+    ) -> Settlement:
+        text = str(error) or type(error).__name__
+        final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
+        if self._queue.failure is None:
+            logger.warning(
+                "step %d of run %s failed on attempt %d of %d%s: %s",
+                number,
+                run_id,
+                claim.job.attempts,
+                claim.job.max_attempts,
+                ", and the run with it" if final else "",
+                text,
+                exc_info=error if kind is ErrorKind.TRANSIENT else None,
+            )
+        if not final:
+            return lambda tx: tx.nack(claim, text)
+
+        def give_up(tx: QueueTransaction) -> None:
+            tx.dead_letter(claim, text)
+            self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
+            tx.after_commit(lambda: self._on_end(life))
+
+        return give_up
+
+
+def _reason(reason: object) -> str:
+    if not isinstance(reason, str):
+        raise InvalidType(f"a reason must be a str, not {reason!r:.200}")
+    return reason

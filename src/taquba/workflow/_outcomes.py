@@ -1,0 +1,58 @@
+"""What a step returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taquba.clock import Duration
+
+__all__ = ["Cancel", "Continue", "Fail", "Outcome", "Succeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on with the next step.
+
+    Attributes:
+        payload: The next step's bytes, at most 16 MiB.
+        after: The next step waits this long; None starts it at once.
+    """
+
+    payload: bytes = b""
+    after: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """End the run; it succeeded.
+
+    Attributes:
+        result: The run's result, at most 16 MiB, or None.
+    """
+
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the run; it failed, and trying again would not help.
+
+    Attributes:
+        reason: Why, for people.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the run; it is not wanted any more.
+
+    Attributes:
+        reason: Why, for people.
+    """
+
+    reason: str
+
+
+Outcome = Continue | Succeed | Fail | Cancel

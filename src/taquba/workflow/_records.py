@@ -1,0 +1,104 @@
+"""What the runtime says about runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+__all__ = [
+    "ErrorKind",
+    "RunEnd",
+    "RunOutcome",
+    "RunState",
+    "RunStatus",
+    "RunTermination",
+    "Submitted",
+    "TerminalStatus",
+]
+
+
+class RunState(Enum):
+    """Where a run is."""
+
+    PENDING = "pending"
+    """Its next step waits: for a worker, for its time, or for a retry."""
+    RUNNING = "running"
+    """A worker has its current step."""
+    TERMINATED = "terminated"
+    """It has ended."""
+
+
+class TerminalStatus(Enum):
+    """How a run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ErrorKind(Enum):
+    """Whether trying again could have helped."""
+
+    TRANSIENT = "transient"
+    """It was tried as often as allowed."""
+    PERMANENT = "permanent"
+    """It was known that it would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submission."""
+
+    run_id: str
+    job_id: str
+    """The queue job that stands for the run right now."""
+    created: bool
+    """False when the run was active already: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTermination:
+    """How and when a run ended."""
+
+    status: TerminalStatus
+    error: str | None
+    """Reason of a failure or cancellation."""
+    error_kind: ErrorKind | None
+    """None unless it failed; also None if its last step died outside a worker."""
+    final_step: int
+    terminated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Where a run is."""
+
+    run_id: str
+    state: RunState
+    current_step: int
+    """Number of the current step, from 0; of an ended run, the last one."""
+    termination: RunTermination | None = None
+    """How it ended, if it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What a run came to."""
+
+    run_id: str
+    status: TerminalStatus
+    result: bytes | None
+    """What `Succeed` carried."""
+    error: str | None
+    final_step: int
+    headers: dict[str, str] = field(default_factory=dict)
+    """The submitter's headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run that was waited for."""
+
+    termination: RunTermination
+    outcome: RunOutcome

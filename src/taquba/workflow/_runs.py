@@ -1,0 +1,208 @@
+"""The records of runs: every statement on the `runs` and `memos` tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from taquba._checks import as_datetime
+from taquba.errors import InconsistentRunState
+from taquba.queue import JobState
+from taquba.workflow._headers import RESERVED_HEADER_PREFIX
+from taquba.workflow._records import (
+    ErrorKind,
+    RunOutcome,
+    RunState,
+    RunStatus,
+    RunTermination,
+    TerminalStatus,
+)
+
+if TYPE_CHECKING:
+    from taquba.queue import Queue, QueueTransaction
+
+__all__ = ["ACTIVE", "Run", "RunTable"]
+
+
+class _Status(IntEnum):
+    ACTIVE = 0
+    SUCCEEDED = 1
+    FAILED = 2
+    CANCELLED = 3
+
+
+ACTIVE = int(_Status.ACTIVE)
+_TERMINAL = {
+    _Status.SUCCEEDED: TerminalStatus.SUCCEEDED,
+    _Status.FAILED: TerminalStatus.FAILED,
+    _Status.CANCELLED: TerminalStatus.CANCELLED,
+}
+_STORED = {status: stored for stored, status in _TERMINAL.items()}
+_KINDS: dict[int | None, ErrorKind | None] = {
+    None: None,
+    0: ErrorKind.TRANSIENT,
+    1: ErrorKind.PERMANENT,
+}
+_STORED_KINDS = {kind: stored for stored, kind in _KINDS.items()}
+
+_COLUMNS = (
+    "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers, result"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of a run id, as stored."""
+
+    life: int
+    run_id: str
+    status: int
+    step: int
+    job_id: str
+    input_digest: bytes
+    ended_at: int | None
+    error: str | None
+    error_kind: int | None
+    headers: bytes
+    result: bytes | None
+
+    def termination(self) -> RunTermination:
+        ended_at = as_datetime(self.ended_at)
+        assert ended_at is not None
+        return RunTermination(
+            status=_TERMINAL[_Status(self.status)],
+            error=self.error,
+            error_kind=_KINDS[self.error_kind],
+            final_step=self.step,
+            terminated_at=ended_at,
+        )
+
+    def outcome(self) -> RunOutcome:
+        import msgpack
+
+        return RunOutcome(
+            run_id=self.run_id,
+            status=_TERMINAL[_Status(self.status)],
+            result=self.result,
+            error=self.error,
+            final_step=self.step,
+            headers={
+                name: text
+                for name, text in msgpack.unpackb(self.headers).items()
+                if not name.startswith(RESERVED_HEADER_PREFIX)
+            },
+        )
+
+
+class RunTable:
+    """The runs of one runtime, that is, of one queue name."""
+
+    def __init__(self, queue: Queue, queue_name: str) -> None:
+        self._queue = queue
+        self._name = queue_name
+        [(last,)] = queue.peek("SELECT max(life) FROM runs")
+        self._next_life = (last or 0) + 1
+
+    def by_id(self, run_id: str) -> Run | None:
+        """The current life of a run id."""
+        rows = self._queue.peek(
+            f"SELECT {_COLUMNS} FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id)
+        )
+        return Run(*rows[0]) if rows else None
+
+    def by_life(self, life: int) -> Run:
+        """One life, which exists."""
+        [row] = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
+        return Run(*row)
+
+    def current_step(self, life: int) -> tuple[str, int, int, str] | None:
+        """Run id, status, step number and job id of one life; what a delivery needs to know."""
+        rows = self._queue.peek("SELECT run_id, status, step, job_id FROM runs WHERE life = ?", (life,))
+        return rows[0] if rows else None  # type: ignore[return-value]
+
+    def unfinished(self) -> int:
+        """How many runs have not ended."""
+        [(count,)] = self._queue.peek(
+            "SELECT count(*) FROM runs WHERE queue = ? AND status = 0", (self._name,)
+        )
+        return count  # type: ignore[no-any-return]
+
+    def of_dead_jobs(self) -> list[tuple[int, str | None]]:
+        """Active runs whose step is dead, with its last error."""
+        return self._queue.peek(  # type: ignore[return-value]
+            "SELECT runs.life, jobs.last_error FROM runs JOIN jobs ON jobs.id = runs.job_id"
+            " WHERE runs.queue = ? AND runs.status = 0 AND jobs.state = ?",
+            (self._name, int(JobState.DEAD)),
+        )
+
+    def status(self, run: Run) -> RunStatus:
+        """Where this run is."""
+        if run.status != ACTIVE:
+            return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination())
+        rows = self._queue.peek("SELECT state FROM jobs WHERE id = ?", (run.job_id,))
+        if not rows:
+            raise InconsistentRunState(
+                f"run {run.run_id!r} is active, but its job {run.job_id} is gone: was it cancelled "
+                "or removed through the queue? Use the runtime to end runs"
+            )
+        state = RunState.RUNNING if rows[0][0] == JobState.CLAIMED else RunState.PENDING
+        return RunStatus(run.run_id, state, run.step)
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def take_life(self) -> int:
+        life = self._next_life
+        self._next_life = life + 1
+        return life
+
+    def insert(
+        self,
+        tx: QueueTransaction,
+        life: int,
+        run_id: str,
+        job_id: str,
+        digest: bytes,
+        headers: bytes | None,
+    ) -> None:
+        """Begin a life; what is left of an earlier, ended one of the same id goes."""
+        tx.execute("DELETE FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id))
+        tx.execute(
+            "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
+            " submitted_at, headers) VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?)",
+            (life, self._name, run_id, job_id, digest, tx.now_ms, headers),
+        )
+
+    def advance(self, tx: QueueTransaction, life: int, step: int, job_id: str) -> None:
+        tx.execute("UPDATE runs SET step = ?, job_id = ? WHERE life = ?", (step, job_id, life))
+
+    def end(
+        self,
+        tx: QueueTransaction,
+        life: int,
+        status: TerminalStatus,
+        *,
+        error: str | None = None,
+        kind: ErrorKind | None = None,
+        result: bytes | None = None,
+    ) -> None:
+        """End a life. Its memos go with it: no later life could see them."""
+        tx.execute(
+            "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?"
+            " WHERE life = ? AND status = 0",
+            (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
+        )
+        tx.execute("DELETE FROM memos WHERE life = ?", (life,))
+
+    def put_memo(self, tx: QueueTransaction, life: int, step: int, key: str, value: bytes) -> None:
+        tx.execute(
+            "INSERT INTO memos VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (life, step, key) DO UPDATE SET value = excluded.value",
+            (life, step, key, value),
+        )
+
+    def memo(self, life: int, step: int, key: str) -> bytes | None:
+        rows: list[tuple[Any, ...]] = self._queue.peek(
+            "SELECT value FROM memos WHERE life = ? AND step = ? AND key = ?", (life, step, key)
+        )
+        return rows[0][0] if rows else None

@@ -1,0 +1,390 @@
+"""The workflow runtime as its users see it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, final
+
+import anyio
+
+from taquba._checks import blob, identifier, whole
+from taquba.clock import Duration, seconds
+from taquba.errors import (
+    Closed,
+    InputMismatch,
+    InvalidArgument,
+    InvalidRunId,
+    InvalidType,
+    ReservedName,
+    RunNotFound,
+    TaqubaError,
+)
+from taquba.ids import IdFactory
+from taquba.queue import MAX_PAYLOAD_SIZE, Effects, Queue, new_job
+from taquba.workflow._delivery import Delivery
+from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
+from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted, TerminalStatus
+from taquba.workflow._runner import Runner, adapt
+from taquba.workflow._runs import ACTIVE, Run, RunTable
+from taquba.workflow._schema import WORKFLOW_SCHEMA
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from taquba.queue import Claim, Job, QueueTransaction, Settlement, Worker
+
+__all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
+
+MAX_RUN_ID_LENGTH = 128
+"""Characters of a run id."""
+
+
+@final
+class WorkflowRuntime:
+    """Runs workflows: submits runs, works on their steps, and tells what became of them.
+
+    Use it with ``async with``: inside, its worker runs. Leaving the block normally takes no
+    further steps and finishes those under way; leaving it by an exception or cancellation
+    gives those under way back, to be run again by whoever opens the store next. If another
+    process takes the store over, the block is cancelled and raises `Fenced`.
+
+    Runs belong to the runtime's queue name: two runtimes with different names on one store
+    do not see each other's.
+
+    Example:
+        >>> from taquba.workflow import Continue, Step, Succeed
+        >>> async def runner(step: Step):
+        ...     if step.number == 0:
+        ...         return Continue(step.payload.upper())
+        ...     return Succeed(step.payload + b"!")
+        >>> async def main() -> bytes | None:
+        ...     async with Queue.open("memory://") as queue:
+        ...         async with WorkflowRuntime(queue, runner) as runtime:
+        ...             run = await runtime.submit(b"hello")
+        ...             end = await runtime.wait(run.run_id)
+        ...     return end.outcome.result
+        >>> asyncio.run(main())
+        b'HELLO!'
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        runner: Runner | None,
+        *,
+        queue_name: str = "workflow-steps",
+        concurrency: int = 16,
+        drain_timeout: Duration | None = None,
+    ) -> None:
+        """Prepare a runtime.
+
+        Args:
+            queue: An open queue.
+            runner: An async function that takes a `Step` and returns `Continue`, `Succeed`,
+                `Fail` or `Cancel`; an ordinary function that takes a `BlockingStep` (it is
+                called in a thread); or an object with such a method `run_step`. It must be
+                idempotent: a step whose outcome was not committed is run again. None makes a
+                runtime that submits and looks, and runs nothing.
+            queue_name: Queue of the step jobs, and the name that the runs belong to.
+            concurrency: Steps at the same time, at least 1.
+            drain_timeout: How long leaving the block waits for steps under way, before they
+                are cancelled and given back. None: as long as they take.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong.
+        """
+        if not isinstance(queue, Queue):
+            raise InvalidType(
+                f"queue must be an open Queue, not {type(queue).__name__}: "
+                "use 'async with Queue.open(…) as queue:'"
+            )
+        self._queue = queue
+        self._queue_name = queue_name
+        self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
+        self._call = None if runner is None else adapt(runner, concurrency=concurrency)
+        self._drain_timeout = (
+            None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
+        )
+        self._ids = IdFactory(queue.clock)
+        self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._runs: RunTable | None = None
+        self._group: TaskGroup | None = None
+        self._worker: Worker | None = None
+        self._left = False
+        queue.worker(queue_name, _no_handler)  # checks the name
+
+    async def __aenter__(self) -> WorkflowRuntime:
+        if self._runs is not None:
+            raise InvalidArgument("this runtime was used already: make a new one")
+        await self._queue.add_tables(WORKFLOW_SCHEMA)
+        self._queue.set_dead_letter_hook(self._queue_name, self._step_died)
+        self._runs = RunTable(self._queue, self._queue_name)
+        self._queue.on_failure(self._fail_waiters)
+        self._end_dead_runs()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        if self._call is not None:
+            delivery = Delivery(self._queue, self._runs, self._call, self._notify)
+            self._worker = self._queue.worker(
+                self._queue_name, delivery.deliver, concurrency=self._concurrency
+            )
+            await self._group.start(self._worker.run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        group = self._group
+        assert group is not None
+        try:
+            if kind is None and self._worker is not None:
+                self._worker.stop()
+                if self._drain_timeout is not None:
+                    group.start_soon(self._cancel_late_steps, group)
+            return await group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group_error:
+            raise _only_error(group_error) from None
+        finally:
+            self._left = True
+            self._queue.set_dead_letter_hook(self._queue_name, None)
+            self._fail_waiters(
+                Closed(
+                    "the runtime was closed while this was waiting; the run is safe, and goes on "
+                    "when a runtime with this queue name is opened again"
+                )
+            )
+
+    async def _cancel_late_steps(self, group: TaskGroup) -> None:
+        assert self._drain_timeout is not None and self._worker is not None
+        timer = asyncio.ensure_future(self._queue.clock.sleep(self._drain_timeout))
+        drained = asyncio.ensure_future(self._worker.drained())
+        try:
+            await asyncio.wait({timer, drained}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            drained.cancel()
+            await asyncio.gather(timer, drained, return_exceptions=True)
+        group.cancel_scope.cancel()
+
+    # -- submitting -------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        input: bytes,
+        *,
+        run_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+        effects: Effects | None = None,
+    ) -> Submitted:
+        """Start a run. When this returns, the run survives any crash.
+
+        Submitting an active run again with the same input changes nothing and says so; an
+        ended run's id can be used again, and begins a new life that knows nothing of the old.
+
+        Args:
+            input: Payload of step 0, at most 16 MiB.
+            run_id: 1 to 128 characters of ``A-Z a-z 0-9 _ -``; default: a fresh ULID.
+            headers: Text that every step and the outcome carry.
+            priority: Of every step; lower is served first.
+            max_attempts: Of every step; default: the queue's.
+            run_at: Step 0 runs not before this (aware) time.
+            effects: More to commit with the submission; dropped if the run was active.
+
+        Raises:
+            InputMismatch: The run is active and has another input; nothing was written.
+            InvalidArgument: Something of the above is wrong; nothing was written.
+            Fenced: Another process took the store over.
+        """
+        runs = self._opened()
+        data = blob(input, name="input", limit=MAX_PAYLOAD_SIZE)
+        name = self._ids.next() if run_id is None else check_run_id(run_id)
+        if headers is not None and not isinstance(headers, Mapping):
+            raise InvalidType(f"headers must be a mapping of str to str, not {headers!r:.200}")
+        for header in headers or ():
+            if isinstance(header, str) and header.startswith(RESERVED_HEADER_PREFIX):
+                raise ReservedName(
+                    f"header {header!r}: names that begin with {RESERVED_HEADER_PREFIX!r} are "
+                    "taquba's own; choose another"
+                )
+        if effects is not None and not isinstance(effects, Effects):
+            raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
+        life = runs.take_life()
+        job = new_job(
+            self._queue_name,
+            data,
+            headers={**(headers or {}), HEADER_RUN_ID: name, HEADER_LIFE: str(life)},
+            priority=priority,
+            max_attempts=max_attempts,
+            run_at=run_at,
+        )
+        digest = hashlib.sha256(data).digest()
+        await self._queue.ready()
+        with self._queue.transaction() as tx:
+            known = runs.by_id(name)
+            if known is not None and known.status == ACTIVE:
+                if known.input_digest != digest:
+                    raise InputMismatch(
+                        f"run {name!r} is active with another input: choose another run id, or "
+                        "wait until it has ended"
+                    )
+                submitted = Submitted(name, known.job_id, created=False)
+            else:
+                job_id = tx.enqueue(job).job_id
+                runs.insert(tx, life, name, job_id, digest, job.headers)
+                tx.apply(effects)
+                submitted = Submitted(name, job_id, created=True)
+        if submitted.created:
+            await tx.durable()
+        else:
+            await self._queue.barrier()
+        return submitted
+
+    # -- looking ----------------------------------------------------------------------------
+
+    async def status(self, run_id: str) -> RunStatus | None:
+        """Where a run is, or None if the id is unknown. What it reports is durable.
+
+        Raises:
+            InconsistentRunState: The run's job was removed behind the runtime's back.
+        """
+        runs = self._opened()
+        run = runs.by_id(check_run_id(run_id))
+        status = None if run is None else runs.status(run)
+        await self._queue.barrier()
+        return status
+
+    async def outcome(self, run_id: str) -> RunOutcome | None:
+        """What an ended run came to; None while it is active, or if the id is unknown."""
+        run = self._opened().by_id(check_run_id(run_id))
+        await self._queue.barrier()
+        return None if run is None or run.status == ACTIVE else run.outcome()
+
+    async def wait(self, run_id: str, timeout: Duration | None = None) -> RunEnd:
+        """Wait for the end of a run, and tell it. What it reports is durable.
+
+        Args:
+            run_id: The run.
+            timeout: Give up after this long; the run is not affected. None: never.
+
+        Raises:
+            RunNotFound: No run has this id.
+            TimeoutError: The run had not ended in time.
+            Fenced: Another process took the store over.
+            Closed: The runtime was closed meanwhile.
+        """
+        runs = self._opened()
+        name = check_run_id(run_id)
+        limit = None if timeout is None else seconds(timeout, name="timeout")
+        run = runs.by_id(name)
+        if run is None:
+            raise RunNotFound(f"there is no run {name!r}: submit it first, or check the id")
+        if run.status == ACTIVE:
+            runs.status(run)  # raises if nobody can ever finish it
+            run = await self._wait_for_end(run, limit)
+        await self._queue.barrier()
+        return RunEnd(run.termination(), run.outcome())
+
+    async def unfinished(self) -> int:
+        """How many runs have not ended."""
+        count = self._opened().unfinished()
+        await self._queue.barrier()
+        return count
+
+    async def _wait_for_end(self, run: Run, limit: float | None) -> Run:
+        if self._queue.failure is not None:
+            raise self._queue.failure
+        if self._left:
+            raise Closed("this runtime was closed; open another one with the same queue name")
+        ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(run.life, [])
+        waiters.append(ended)
+        try:
+            if limit is None:
+                return await ended
+            timer = asyncio.ensure_future(self._queue.clock.sleep(limit))
+            try:
+                await asyncio.wait({ended, timer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                await asyncio.gather(timer, return_exceptions=True)
+            if not ended.done():
+                raise TimeoutError(f"run {run.run_id!r} had not ended after {limit:g} s; it goes on")
+            return ended.result()
+        finally:
+            waiters.remove(ended)
+            if not waiters:
+                self._waiters.pop(run.life, None)
+
+    def _notify(self, life: int) -> None:
+        """A life has ended: give everybody who waits for it the record as it was then."""
+        waiters = self._waiters.get(life)
+        if waiters:
+            run = self._opened().by_life(life)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(run)
+
+    def _fail_waiters(self, error: TaqubaError) -> None:
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+
+    # -- runs whose step died outside a worker ----------------------------------------------
+
+    def _step_died(self, tx: QueueTransaction, job: Job) -> None:
+        """The queue gave a step job up: its run ends in the same transaction."""
+        life = int(job.headers.get(HEADER_LIFE, "0"))
+        runs = self._opened()
+        run = runs.current_step(life)
+        if run is not None and run[1] == ACTIVE and run[3] == job.id:
+            runs.end(tx, life, TerminalStatus.FAILED, error=job.last_error)
+            tx.after_commit(lambda: self._notify(life))
+
+    def _end_dead_runs(self) -> None:
+        """End the runs whose step died while no runtime was there to be told."""
+        runs = self._opened()
+        dead = runs.of_dead_jobs()
+        if dead:
+            with self._queue.transaction() as tx:
+                for life, error in dead:
+                    runs.end(tx, life, TerminalStatus.FAILED, error=error)
+
+    def _opened(self) -> RunTable:
+        if self._runs is None:
+            raise InvalidArgument(
+                "the runtime is not entered: use 'async with WorkflowRuntime(…) as runtime:'"
+            )
+        return self._runs
+
+
+def check_run_id(run_id: object) -> str:
+    """The run id, if it is one.
+
+    Raises:
+        InvalidRunId: It is empty, too long, or has other characters than it may.
+    """
+    return identifier(run_id, name="run id", error=InvalidRunId, limit=MAX_RUN_ID_LENGTH)
+
+
+async def _no_handler(claim: Claim) -> Settlement:
+    raise AssertionError("this worker is never run")
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error of a group whose errors all say the same, or else the group."""
+    errors: list[BaseException] = []
+    for error in group.exceptions:
+        errors.append(_only_error(error) if isinstance(error, BaseExceptionGroup) else error)
+    first = errors[0]
+    return first if all(type(error) is type(first) for error in errors) else group

@@ -1,0 +1,167 @@
+"""What a runner is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from taquba.clock import Duration, seconds
+from taquba.queue import CancelToken, Effects
+from taquba.workflow._headers import RESERVED_HEADER_PREFIX
+from taquba.workflow._memo import RUN_SCOPE, BlockingMemo, Memo
+
+if TYPE_CHECKING:
+    from taquba.queue import Claim, Queue
+    from taquba.workflow._runs import RunTable
+
+__all__ = ["BlockingStep", "Step", "StepLease"]
+
+
+@final
+class StepLease:
+    """How long a step may take before it is cancelled and run again."""
+
+    __slots__ = ("_claim",)
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def ensure_at_least(self, remaining: Duration) -> None:
+        """Extend the lease, if it would end sooner than this (plus 5 s to settle) from now.
+
+        Raises:
+            ClaimLost: The lease has expired.
+            CancelRequested: Cancellation was asked for.
+        """
+        self._claim.ensure_at_least(seconds(remaining, name="remaining"))
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left; negative when it is overdue."""
+        return self._claim._lease.remaining()
+
+
+class _StepBase:
+    """One delivery of one step of a run."""
+
+    __slots__ = ("_claim", "_effects", "_life", "_queue", "_runs", "number", "run_id")
+
+    run_id: str
+    """The run."""
+    number: int
+    """The step's number; a run begins with step 0."""
+
+    def __init__(
+        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+    ) -> None:
+        self._queue = queue
+        self._runs = runs
+        self._claim = claim
+        self._life = life
+        self._effects: Effects | None = None
+        self.run_id = run_id
+        self.number = number
+
+    @property
+    def payload(self) -> bytes:
+        """The run's input in step 0; later, what the step before passed to `Continue`."""
+        return self._claim.job.payload
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The submitter's headers."""
+        return {
+            name: text
+            for name, text in self._claim.job.headers.items()
+            if not name.startswith(RESERVED_HEADER_PREFIX)
+        }
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first delivery of this step."""
+        return self._claim.job.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries of this step before the run fails."""
+        return self._claim.job.max_attempts
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether an error now ends the run."""
+        return self._claim.job.is_last_attempt
+
+    @property
+    def effects(self) -> Effects:
+        """Jobs to enqueue and keys to write, committed together with this step's outcome.
+
+        Dropped if the step ends with an error or its lease expires.
+        """
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    @property
+    def lease(self) -> StepLease:
+        """How long this step may still take."""
+        return StepLease(self._claim)
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """Says whether cancellation of the step's job was asked for."""
+        return self._claim.cancel_token
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(run_id={self.run_id!r}, number={self.number}, "
+            f"attempt={self.attempt}/{self.max_attempts})"
+        )
+
+
+@final
+class Step(_StepBase):
+    """One delivery of one step of a run, as an async runner sees it."""
+
+    __slots__ = ("_memo", "_run_memo")
+
+    def __init__(
+        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+    ) -> None:
+        super().__init__(queue, runs, claim, life, run_id, number)
+        self._memo: Memo | None = None
+        self._run_memo: Memo | None = None
+
+    @property
+    def memo(self) -> Memo:
+        """Values kept for this step, over all its attempts."""
+        if self._memo is None:
+            self._memo = Memo(self._queue, self._runs, self._claim, self._life, self.number)
+        return self._memo
+
+    @property
+    def run_memo(self) -> Memo:
+        """Values kept for the run, over all its steps."""
+        if self._run_memo is None:
+            self._run_memo = Memo(self._queue, self._runs, self._claim, self._life, RUN_SCOPE)
+        return self._run_memo
+
+
+@final
+class BlockingStep(_StepBase):
+    """One delivery of one step of a run, as a runner that is an ordinary function sees it.
+
+    Such a runner is called in a thread; `memo` and `run_memo` block it, not the event loop.
+    """
+
+    __slots__ = ("memo", "run_memo")
+
+    memo: BlockingMemo
+    """Values kept for this step, over all its attempts."""
+    run_memo: BlockingMemo
+    """Values kept for the run, over all its steps."""
+
+    def __init__(
+        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+    ) -> None:
+        super().__init__(queue, runs, claim, life, run_id, number)
+        self.memo = BlockingMemo(Memo(queue, runs, claim, life, number))
+        self.run_memo = BlockingMemo(Memo(queue, runs, claim, life, RUN_SCOPE))
