@@ -9,35 +9,38 @@ if TYPE_CHECKING:
 
 __all__ = ["IdFactory"]
 
-_RANDOM_BITS = 80
-_MAX_RANDOM = (1 << _RANDOM_BITS) - 1
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
+_COUNTER_BITS = 20
+_COUNTER_END = 1 << _COUNTER_BITS
 
 
 class IdFactory:
     """Makes 26-character ULIDs that strictly ascend.
 
-    Two ids of the same millisecond differ in their random part, which is counted up;
-    so do ids made while the clock stands still or steps back. See
-    https://github.com/ulid/spec.
+    The random part is drawn anew in each millisecond, and counted up within one, and while
+    the clock stands still or steps back. See https://github.com/ulid/spec.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_ms = -1
-        self._last_random = 0
+        self._prefix = ""
+        self._counter = _COUNTER_END
 
     def next(self) -> str:
         """The next id: later in sort order than every id made here before."""
+        now_ms = self._clock.now_ms()
+        self._counter += 1
+        if now_ms > self._last_ms or self._counter >= _COUNTER_END:
+            self._start(max(now_ms, self._last_ms + 1))
+        return self._prefix + _PAIRS[self._counter >> 10] + _PAIRS[self._counter & 1023]
+
+    def _start(self, at_ms: int) -> None:
+        """Draw a new random part: 60 bits that stay, and 20 to count with, the top one clear."""
         from ulid import ULID  # imported at first use: it costs more than half of our own import
 
-        now_ms = self._clock.now_ms()
-        if now_ms > self._last_ms:
-            self._last_ms = now_ms
-            # The top bit stays clear, so that counting up cannot overflow in practice.
-            self._last_random = int.from_bytes(self._clock.random_bytes(10)) >> 1
-        elif self._last_random < _MAX_RANDOM:
-            self._last_random += 1
-        else:
-            self._last_ms += 1
-            self._last_random = 0
-        return str(ULID.from_int((self._last_ms << _RANDOM_BITS) | self._last_random))
+        self._last_ms = at_ms
+        drawn = int.from_bytes(self._clock.random_bytes(10))
+        self._counter = drawn & (_COUNTER_END // 2 - 1)
+        self._prefix = str(ULID.from_int((at_ms << 80) | drawn))[:-4]

@@ -7,6 +7,7 @@ until it is told that this moment has moved.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -22,7 +23,9 @@ __all__ = ["Background"]
 _TICK = 1.0
 """Seconds between looks at the leases while there are any: how finely a stall is noticed."""
 _STALL = 0.5
-"""Seconds of lateness that count as a stalled event loop."""
+"""Seconds of lateness that count as a stalled event loop, and are given back to the leases."""
+_LONG_STALL = 5.0
+"""Seconds of lateness that are worth a warning: some handler probably blocks the loop."""
 _LONGEST_SLEEP = 3600.0
 """Seconds; a wall clock that is stepped forward is noticed after this at the latest."""
 _PER_TRANSACTION = 500
@@ -76,7 +79,8 @@ class Background:
             late = clock.monotonic() - started - delay
             if late > _STALL:
                 # Nobody could renew or settle meanwhile, so nobody's time was running.
-                logger.warning("the event loop stood still for %.1f s; leases are extended", late)
+                level = logging.WARNING if late > _LONG_STALL else logging.DEBUG
+                logger.log(level, "the event loop stood still for %.1f s; leases extended", late)
                 leases.give_back(late)
         self.reap_due()
 

@@ -32,8 +32,11 @@ _PENDING, _SCHEDULED, _CLAIMED, _DONE, _DEAD = (int(state) for state in JobState
 _NOWHERE = -1
 
 _INSERT = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+# The rows as they are once they are claimed, and, behind them, the dedup key that is given up.
 _NEXT = (
-    f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
+    "SELECT seq, id, queue, 2, priority, attempts + 1, max_attempts, enqueued_at, NULL, ?,"
+    " NULL, cancel_requested, NULL, last_error, headers, payload, dedup_key"
+    " FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
 )
 _CLAIM = "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ? WHERE seq = ?"
 _CLAIM_AND_DROP_KEY = (
@@ -244,24 +247,20 @@ class QueueTransaction:
         """Claim up to `count` pending jobs, first by priority, then in order of enqueueing."""
         if lane.counts[_PENDING] <= 0 and not self._moves:
             return []
-        rows = self.execute(_NEXT, (lane.number, count)).fetchall()
-        if not rows:
-            return []
-        expires_at = self._core.clock.monotonic() + lease_seconds
         now_ms = self._now_ms
+        rows = self.execute(_NEXT, (now_ms, lane.number, count)).fetchall()
         leases = self._core.leases
+        expires_at = leases.clock.monotonic() + lease_seconds
         claims: list[Claim] = []
         for row in rows:
             seq = row[0]
-            attempts = row[5] + 1
-            self.execute(_CLAIM if row[12] is None else _CLAIM_AND_DROP_KEY, (attempts, now_ms, seq))
+            self.execute(_CLAIM if row[16] is None else _CLAIM_AND_DROP_KEY, (row[5], now_ms, seq))
             self._moves.append((lane, _PENDING, _CLAIMED))
             lease = Lease(seq, lane.number, expires_at, leases)
             if row[11]:
                 lease.cancel_token._fire()
             self._claimed.append(lease)
-            delivered = (*row[:3], _CLAIMED, row[4], attempts, *row[6:9], now_ms, *row[10:12], None)
-            claims.append(Claim(Job((*delivered, *row[13:]), lane.name), lease))
+            claims.append(Claim(Job(row, lane.name), lease))
         return claims
 
     def release(self, claim: Claim) -> None:

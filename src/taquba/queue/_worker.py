@@ -147,20 +147,23 @@ class Worker:
         lease = claim._lease
         if not lease.live:
             return None
-        with anyio.CancelScope() as scope:
-            lease.on_expiry = scope.cancel
-            try:
-                return await self._handler(claim)
-            except Exception as error:
-                logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
-                return _failed(claim, error)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if scope.cancel_called or task is None or task.cancelling():
-                    raise
-                # Nobody cancelled this task: something inside the handler raised it by itself.
-                return _failed(claim, error)
-        return None
+        task = asyncio.current_task()
+        assert task is not None
+        lease.on_expiry = task.cancel
+        try:
+            return await self._handler(claim)
+        except Exception as error:
+            logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
+            return _failed(claim, error)
+        except asyncio.CancelledError as error:
+            if not lease.live and task.uncancel() == 0:
+                return None  # the lease expired, and nobody else cancelled this task
+            if task.cancelling():
+                raise
+            # Nobody cancelled this task: something inside the handler raised it by itself.
+            return _failed(claim, error)
+        finally:
+            lease.on_expiry = None
 
     def _settle_and_claim(
         self, claim: Claim, settlement: Settlement | None
