@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taquba.objectstore._fsspec import FsspecStore
 from taquba.objectstore._local import LocalStore
 from taquba.objectstore._memory import MemoryStore
 from taquba.objectstore._open import open_store
@@ -12,10 +13,13 @@ from taquba.objectstore._protocol import (
     ObjectStore,
 )
 from taquba.objectstore._retry import RetryingStore, RetryPolicy
+from taquba.objectstore._verify import VERIFICATION_KEY, verify_store
 
 __all__ = [
     "MAX_KEY_LENGTH",
     "MAX_SEGMENT_LENGTH",
+    "VERIFICATION_KEY",
+    "FsspecStore",
     "LocalStore",
     "MemoryStore",
     "ObjectInfo",
@@ -23,4 +27,5 @@ __all__ = [
     "RetryPolicy",
     "RetryingStore",
     "open_store",
+    "verify_store",
 ]

@@ -8,14 +8,13 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from taquba.errors import (
     BucketNotFound,
     Closed,
-    InvalidArgument,
     ObjectExists,
     ObjectNotFound,
     StoreAccessDenied,
@@ -31,6 +30,7 @@ from taquba.objectstore._protocol import (
     check_keys,
     check_prefix,
     check_range,
+    is_key,
 )
 
 __all__ = ["LocalStore"]
@@ -93,20 +93,17 @@ class LocalStore:
         """The folder, as an absolute path."""
         return self._root
 
-    async def open(self, *, read_only: bool = False) -> None:
+    async def prepare(self) -> None:
         """Make the folder if it is absent, try it out, and remove what crashes left in it.
 
         Optional: a store works without it, and reports the same errors later.
 
-        Args:
-            read_only: Write nothing, only look whether the folder can be listed.
-
         Raises:
-            BucketNotFound: The folder's parent does not exist (or, read-only, the folder).
-            StoreAccessDenied: The folder cannot be written (or, read-only, listed).
+            BucketNotFound: The folder's parent does not exist, or a file is in the way.
+            StoreAccessDenied: The folder cannot be written.
             UnsafeStore: The file system has no hard links.
         """
-        await self._run("open", "", self._look if read_only else self._prepare)
+        await self._run("create", "", self._prepare)
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -186,67 +183,74 @@ class LocalStore:
     def _translated(self, operation: str, key: str) -> Iterator[None]:
         try:
             yield
-        except FileExistsError as error:
-            raise ObjectExists(
-                f"object {key!r} exists in {self._root}", operation=operation, key=key
-            ) from error
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            if operation in ("get", "get_range") and self._root.is_dir():
-                raise ObjectNotFound(
-                    f"no object {key!r} in {self._root}", operation=operation, key=key
-                ) from error
-            raise BucketNotFound(
-                self._what_is_wrong_with_root(error), operation=operation, key=key
-            ) from error
         except OSError as error:
-            kind = StoreError
-            if error.errno in _DENIED:
-                kind = StoreAccessDenied
-            elif error.errno in _MAY_PASS:
-                kind = StoreUnavailable
-            raise kind(
-                f"{operation} {key!r} in {self._root}: {error.strerror or error}",
-                operation=operation,
-                key=key,
-            ) from error
+            kind, words = self._meaning(error, operation, key)
+            raise kind(words, operation=operation, key=key) from error
 
-    def _what_is_wrong_with_root(self, error: OSError) -> str:
-        if not self._root.parent.is_dir():
-            return (
-                f"folder {self._root} cannot be made, since {self._root.parent} is not a folder: "
-                f"make it first (mkdir -p {self._root.parent})"
-            )
-        if self._root.exists() and not self._root.is_dir():
+    def _meaning(self, error: OSError, operation: str, key: str) -> tuple[type[StoreError], str]:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+            if not self._root.is_dir():
+                return BucketNotFound, self._what_is_wrong_with_root()
+            if operation in ("get", "get_range"):
+                return ObjectNotFound, f"no object {key!r} in {self._root}"
+            if isinstance(error, FileNotFoundError):
+                self._synced.clear()  # somebody removed an empty folder: make it again
+                return StoreUnavailable, f"{operation} {key!r} in {self._root}: a folder vanished"
+        elif isinstance(error, FileExistsError):
+            return ObjectExists, f"object {key!r} exists in {self._root}"
+        kind = StoreError
+        if error.errno in _DENIED:
+            kind = StoreAccessDenied
+        elif error.errno in _MAY_PASS:
+            kind = StoreUnavailable
+        return kind, f"{operation} {key!r} in {self._root}: {error.strerror or error}"
+
+    def _what_is_wrong_with_root(self) -> str:
+        parent = self._root.parent
+        if self._root.exists():
             return f"{self._root} is a file: give a folder"
-        if not self._root.exists():
+        if parent.is_dir():
             return f"folder {self._root} does not exist"
-        return f"a folder or file in {self._root} is in the way: {error}"
-
-    def _look(self) -> None:
-        with os.scandir(self._root):
-            pass
+        if parent.exists():
+            return f"folder {self._root} cannot be, since {parent} is a file"
+        return (
+            f"folder {self._root} cannot be made, since {parent} does not exist: make that "
+            f"first (mkdir -p {parent})"
+        )
 
     def _prepare(self) -> None:
         if not self._root.is_dir():
             self._make_folder(self._root)
         descriptor, probe = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._root)
+        linked = f"{probe}-link"
         try:
             # The file system's own clock, which on a network mount may be another than ours.
             now = os.fstat(descriptor).st_mtime
             os.close(descriptor)
-            linked = f"{probe}-link"
             self._link(probe, linked)
-            os.unlink(linked)
+            try:
+                self._link(probe, linked)
+            except FileExistsError:
+                pass
+            else:
+                raise UnsafeStore(
+                    f"the file system of {self._root} makes a link where a file is already, so "
+                    "no object can be created exclusively: use another folder",
+                    operation="create",
+                )
         finally:
+            _unlink(linked)
             _unlink(probe)
+        self._sweep(before=now - _STALE_SECONDS)
+
+    def _sweep(self, *, before: float) -> None:
+        """Remove the temporary files of processes that died."""
         with os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.startswith(_TEMPORARY):
-                    try:
-                        if entry.stat(follow_symlinks=False).st_mtime < now - _STALE_SECONDS:
+                    with suppress(FileNotFoundError):  # its owner, or another sweep, was faster
+                        if entry.stat(follow_symlinks=False).st_mtime < before:
                             os.unlink(entry.path)
-                    except FileNotFoundError:
-                        pass  # its owner, or another sweep, was faster
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and those above it up to the root, and sync what names them."""
@@ -258,13 +262,17 @@ class LocalStore:
             os.mkdir(folder)
         except FileExistsError:
             if not folder.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from None
+                raise NotADirectoryError(
+                    errno.ENOTDIR, f"{folder} is an object, so no key can be below it"
+                ) from None
         # Also when somebody else made it, who may not have come to sync it.
         sync_directory(folder.parent)
         self._synced.add(folder)
 
     def _write(self, path: Path, data: bytes, *, exclusive: bool) -> None:
         self._make_folder(path.parent)
+        if exclusive and os.path.lexists(path):
+            self._refuse(path)
         descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._root)
         try:
             with open(descriptor, "wb", buffering=0) as file:
@@ -274,11 +282,20 @@ class LocalStore:
                 self._link(temporary, path)
             else:
                 os.replace(temporary, path)
-                temporary = ""
+        except FileExistsError:
+            self._refuse(path)
         finally:
-            if temporary:
-                _unlink(temporary)
+            _unlink(temporary)
         sync_directory(path.parent)
+
+    def _refuse(self, path: Path) -> NoReturn:
+        if path.is_dir():
+            raise IsADirectoryError(
+                errno.EISDIR, f"{path} is a folder of other objects, so it cannot be a key"
+            )
+        # Its creator may not have come to sync it, and we are about to tell that it is there.
+        sync_directory(path.parent)
+        raise FileExistsError
 
     def _link(self, source: str, target: str | Path) -> None:
         try:
@@ -311,10 +328,8 @@ def _read_range(path: Path, start: int, end: int) -> bytes:
 
 
 def _unlink(path: str | Path) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def _delete(paths: list[Path]) -> None:
@@ -359,16 +374,6 @@ def _walk_folder(root: Path, folder: str, start: str, start_after: str) -> Itera
         if key.endswith("/"):
             if key > start_after or start_after.startswith(key):
                 yield from _walk_folder(root, key, "", start_after)
-        elif key > start_after and _is_key(key):
-            try:
+        elif key > start_after and is_key(key):
+            with suppress(FileNotFoundError):  # deleted since
                 yield ObjectInfo(key, os.stat(root / key).st_size)
-            except FileNotFoundError:
-                pass  # deleted since
-
-
-def _is_key(key: str) -> bool:
-    try:
-        check_key(key)
-    except InvalidArgument:
-        return False
-    return True

@@ -3,34 +3,225 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
+from urllib.parse import unquote
 
 from taquba.clock import Clock, SystemClock
-from taquba.errors import InvalidUrl
+from taquba.errors import InvalidArgument, InvalidType, InvalidUrl
+from taquba.objectstore._fsspec import FsspecStore, split_path
 from taquba.objectstore._local import LocalStore
 from taquba.objectstore._memory import MemoryStore
 from taquba.objectstore._protocol import ObjectStore
+from taquba.objectstore._readonly import ReadOnlyStore
 from taquba.objectstore._retry import RetryingStore, RetryPolicy
+from taquba.objectstore._verify import VERIFICATION_KEY, verify_store
 
 __all__ = ["open_store"]
+
+_WORKING = "s3://bucket/prefix, file:///folder, a path, or memory://"
+
+_NOT_YET = {
+    "abfs": "Azure Blob Storage",
+    "abfss": "Azure Blob Storage",
+    "adl": "Azure Blob Storage",
+    "az": "Azure Blob Storage",
+    "gcs": "Google Cloud Storage",
+    "gs": "Google Cloud Storage",
+}
+
+_S3_ALIASES = {"s3a", "s3n"}
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
+_PATH_OF_URL = re.compile(r"(s3a?|gs|gcs|az|abfss?|file|memory|https?):/", re.IGNORECASE)
+_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 async def open_store(
     url: str | os.PathLike[str],
     *,
+    read_only: bool = False,
     clock: Clock | None = None,
     retry: RetryPolicy | None = None,
     **storage_options: Any,
 ) -> ObjectStore:
-    """Open the store that a URL names (thin version)."""
+    """Open the store that a URL or a path names; requests that fail for a moment are repeated.
+
+    =============================  ===========================================================
+    ``s3://bucket/prefix``         S3, or a service that speaks like it (``endpoint_url=…``);
+                                   needs ``pip install 'taquba[s3]'``
+    ``file:///folder``, or a path  a folder, made if its parent exists
+    ``memory://``                  the memory of this process; every call makes a new, empty one
+    =============================  ===========================================================
+
+    It is found out at once whether the store is there, may be written, and refuses to create
+    an object twice. In a bucket that costs one request, and two the first time, and leaves one
+    small object behind: see `verify_store`.
+
+    Args:
+        url: A URL as above, or a path.
+        read_only: Write nothing, and refuse writes. The verification is left out, and a folder
+            that does not exist is not made.
+        clock: Where the waits between repetitions come from.
+        retry: How often to repeat.
+        **storage_options: Arguments of the filesystem, for s3:// of `s3fs.S3FileSystem`:
+            ``key``, ``secret``, ``endpoint_url``, ``profile``, …
+
+    Raises:
+        InvalidUrl: Not a URL as above.
+        InvalidArgument: The storage options make no sense.
+        MissingDependency: The extra is not installed.
+        BucketNotFound: The bucket, or the folder's parent, does not exist.
+        StoreAccessDenied: Credentials are missing or wrong, or the folder is not writable.
+        UnsafeStore: The store does not refuse the second create.
+        StoreUnavailable: It could not be reached.
+    """
     clock = SystemClock() if clock is None else clock
-    store: ObjectStore
-    text = os.fspath(url)
-    if text == "memory://":
-        store = MemoryStore()
-    elif "://" in text and not text.startswith("file:///"):
-        raise InvalidUrl(f"{text!r} is not supported yet")
+    retry = RetryPolicy() if retry is None else retry
+    store = _parse(url, storage_options)
+    try:
+        if read_only:
+            await _look(store, clock, retry)
+        else:
+            await _verify(store, clock, retry)
+    except BaseException:
+        await store.close()
+        raise
+    retrying = RetryingStore(store, clock=clock, policy=retry)
+    return ReadOnlyStore(retrying) if read_only else retrying
+
+
+async def _verify(
+    store: MemoryStore | LocalStore | FsspecStore, clock: Clock, policy: RetryPolicy
+) -> None:
+    if isinstance(store, LocalStore):
+        await store.prepare()  # tries hard links out, and leaves nothing behind
+    elif isinstance(store, FsspecStore):
+        await verify_store(store, clock=clock, policy=policy)
+
+
+async def _look(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> None:
+    async for _ in RetryingStore(store, clock=clock, policy=policy).list(VERIFICATION_KEY):
+        pass
+
+
+def _parse(
+    url: str | os.PathLike[str], storage_options: dict[str, Any]
+) -> MemoryStore | LocalStore | FsspecStore:
+    text: object = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise InvalidType(f"url is {url!r}: give a str or a path")
+    if isinstance(url, str):
+        scheme, rest = _split(text)
+    elif _PATH_OF_URL.match(text):
+        raise InvalidUrl(f"{_shown(text)} was a URL before it became a path: give it as a str")
     else:
-        store = LocalStore(text.removeprefix("file://"))
-        await store.open()
-    return RetryingStore(store, clock=clock, policy=retry)
+        scheme, rest = None, text
+    if scheme == "s3":
+        return _s3(text, rest, storage_options)
+    if storage_options:
+        raise InvalidArgument(
+            f"{_shown(text)} takes no storage options, but got {', '.join(storage_options)}"
+        )
+    if scheme == "memory":
+        if rest:
+            raise InvalidUrl(
+                f"{_shown(text)}: memory has no names, since nothing is shared; write memory://, "
+                "and to share one, make a MemoryStore and pass it on"
+            )
+        return MemoryStore()
+    return LocalStore(_folder(text, rest) if scheme == "file" else _path(text))
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """Scheme and what follows its slashes; no scheme if it is a path."""
+    found = _SCHEME.match(text)
+    if found is None or (not found[2] and not _looks_like_a_known_scheme(found[1])):
+        if "://" in text:
+            raise InvalidUrl(f"{_shown(text)} is not a URL: write {_WORKING}")
+        return None, text
+    scheme = found[1].lower()
+    rest = text[found.end() :]
+    if scheme in _S3_ALIASES:
+        raise InvalidUrl(f"{_shown(text)}: write s3://{_shown(rest, quote=False)}")
+    if scheme in _NOT_YET:
+        raise InvalidUrl(
+            f"{_shown(text)}: {_NOT_YET[scheme]} is not supported by this version of taquba; "
+            f"what works is {_WORKING}"
+        )
+    if scheme in ("http", "https"):
+        raise InvalidUrl(
+            f"{_shown(text)}: for a service that speaks S3 write s3://bucket/prefix, and give "
+            "its address as the storage option endpoint_url"
+        )
+    if scheme not in ("s3", "file", "memory") or "::" in text:
+        raise InvalidUrl(f"{_shown(text)} names nothing that taquba can open: write {_WORKING}")
+    if not found[2]:
+        example = {"file": "file:///folder", "memory": "memory://"}.get(scheme, "s3://bucket")
+        raise InvalidUrl(f"{_shown(text)} lacks slashes: write {example}")
+    return scheme, rest
+
+
+def _looks_like_a_known_scheme(name: str) -> bool:
+    # Any other word before a colon is the start of a path, or a drive.
+    known = {"s3", "file", "memory", "http", "https"} | _NOT_YET.keys() | _S3_ALIASES
+    return name.lower() in known
+
+
+def _s3(text: str, rest: str, options: dict[str, Any]) -> FsspecStore:
+    bucket = rest.partition("/")[0]
+    if "@" in bucket:
+        raise InvalidUrl(
+            f"{_shown(text)}: credentials do not belong into a URL, which gets logged; give them "
+            "as the storage options key and secret, or by the environment"
+        )
+    if "?" in rest or "#" in rest:
+        raise InvalidUrl(f"{_shown(text)}: no ? and # here; give options as storage options")
+    if not bucket:
+        raise InvalidUrl(f"{_shown(text)} names no bucket: write s3://bucket/prefix")
+    try:
+        split_path(rest)
+    except InvalidArgument as error:
+        raise InvalidUrl(f"{_shown(text)}: {error}") from error
+    from taquba.objectstore._s3 import s3_filesystem
+
+    return FsspecStore(s3_filesystem(options), rest)
+
+
+def _folder(text: str, rest: str) -> str:
+    host, slash, path = rest.partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise InvalidUrl(
+            f"{_shown(text)}: a file URL has three slashes and a whole path, as in "
+            "file:///srv/app; for a relative path, write the path alone"
+        )
+    if "?" in path or "#" in path:
+        raise InvalidUrl(f"{_shown(text)}: write ? as %3F and # as %23 in a file URL")
+    if _PERCENT.search(path):
+        raise InvalidUrl(f"{_shown(text)}: write % as %25 in a file URL")
+    try:
+        decoded = unquote(path, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidUrl(f"{_shown(text)}: its percent signs encode no UTF-8") from error
+    if not decoded.strip("/"):
+        raise InvalidUrl(f"{_shown(text)} names no folder: write file:///srv/app")
+    if re.match(r"[A-Za-z]:(/|\Z)", decoded):  # file:///C:/folder
+        return _path(decoded)
+    return _path(f"/{decoded}")
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise InvalidUrl(f"the path is empty: write {_WORKING}")
+    if "\0" in text:
+        raise InvalidUrl(f"{text!r} has a NUL character, which no path can have")
+    if text.startswith("~"):
+        return os.path.expanduser(text)
+    return text
+
+
+def _shown(url: str, *, quote: bool = True) -> str:
+    """The URL without what may be secret in it."""
+    shown = re.sub(r"^([^/]*//)?[^/]*@", r"\1…@", url)
+    shown = re.sub(r"\?.*", "?…", shown, flags=re.DOTALL)
+    return repr(shown) if quote else shown

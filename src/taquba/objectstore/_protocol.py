@@ -19,6 +19,7 @@ __all__ = [
     "check_keys",
     "check_prefix",
     "check_range",
+    "is_key",
 ]
 
 MAX_KEY_LENGTH = 512
@@ -163,6 +164,15 @@ def _check_length(key: str) -> None:
                 f"a segment of object key {key[:40]!r}… has {longest} characters: "
                 f"at most {MAX_SEGMENT_LENGTH} between two slashes"
             )
+
+
+def is_key(key: str) -> bool:
+    """Whether `check_key` lets it pass."""
+    try:
+        check_key(key)
+    except InvalidArgument:
+        return False
+    return True
 
 
 def check_keys(keys: Iterable[str]) -> list[str]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from taquba.clock import Clock, Duration, seconds
 from taquba.errors import InvalidArgument, ObjectExists, ObjectNotFound, StoreUnavailable
 from taquba.objectstore._protocol import ObjectInfo, ObjectStore, check_data, check_keys
 
-__all__ = ["RetryPolicy", "RetryingStore"]
+__all__ = ["Attempts", "RetryPolicy", "RetryingStore"]
 
 T = TypeVar("T")
 
@@ -34,10 +33,10 @@ class RetryPolicy:
         total: No repetition begins when this much time has passed since the first request.
     """
 
-    attempts: int = 6
+    attempts: int = 8
     first_delay: Duration = 0.1
-    max_delay: Duration = 5.0
-    total: Duration = 60.0
+    max_delay: Duration = 10.0
+    total: Duration = 120.0
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -46,10 +45,14 @@ class RetryPolicy:
             seconds(getattr(self, name), name=name)
 
 
-class _Attempts:
+class Attempts:
     """The repetitions of one request."""
 
     def __init__(self, clock: Clock, policy: RetryPolicy) -> None:
+        """Args:
+        clock: Where waiting and jitter come from.
+        policy: The bounds.
+        """
         self._clock = clock
         self._policy = policy
         self._first = seconds(policy.first_delay, name="first_delay")
@@ -127,27 +130,38 @@ class RetryingStore:
             try:
                 return await self._store.create(key, data)
             except (ObjectExists, StoreUnavailable) as failed:
-                error = failed
-            try:
-                present = await self._store.get(key)
-            except ObjectNotFound:
-                if isinstance(error, ObjectExists):
-                    error = StoreUnavailable(
-                        f"object {key!r} is reported both as present and as absent",
-                        operation="create",
-                        key=key,
-                    )
-            except StoreUnavailable as failed:
-                error = failed
-            else:
-                if present == data:
-                    return None
-                if isinstance(error, ObjectExists):
-                    raise error
-                raise ObjectExists(
-                    f"object {key!r} exists, with other bytes", operation="create", key=key
-                ) from error
-            await attempts.pause(cast("StoreUnavailable", error))
+                error: ObjectExists | StoreUnavailable = failed
+            unsure = await self._compare(key, data, error)
+            if unsure is None:
+                return None
+            await attempts.pause(unsure)
+
+    async def _compare(
+        self, key: str, data: bytes, error: ObjectExists | StoreUnavailable
+    ) -> StoreUnavailable | None:
+        """Who holds the key after a create failed with `error`.
+
+        None if it was us, an error to wait upon if nobody is known to; else raises.
+        """
+        try:
+            present = await self._store.get(key)
+        except ObjectNotFound:
+            if isinstance(error, StoreUnavailable):
+                return error
+            return StoreUnavailable(
+                f"object {key!r} is reported both as present and as absent",
+                operation="create",
+                key=key,
+            )
+        except StoreUnavailable as unreadable:
+            return unreadable
+        if present == data:
+            return None
+        if isinstance(error, ObjectExists):
+            raise error
+        raise ObjectExists(
+            f"object {key!r} exists, with other bytes", operation="create", key=key
+        ) from error
 
     async def put(self, key: str, data: bytes) -> None:
         """See `ObjectStore.put`."""
@@ -162,25 +176,31 @@ class RetryingStore:
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """See `ObjectStore.list`. A listing that fails goes on after the last key it gave."""
         attempts = self._attempts()
+        progress = False
         while True:
+            entries = self._store.list(prefix, start_after)
             try:
-                async with aclosing(_as_generator(self._store.list(prefix, start_after))) as page:
-                    async for info in page:
-                        yield info
-                        if info.key > start_after:
-                            start_after = info.key
-                            attempts = self._attempts()
+                async for info in entries:
+                    yield info
+                    start_after = info.key
+                    progress = True
                 return
             except StoreUnavailable as error:
                 failed = error
+            finally:
+                close = getattr(entries, "aclose", None)
+                if close is not None:
+                    await close()
+            if progress:
+                attempts, progress = self._attempts(), False
             await attempts.pause(failed)
 
     async def close(self) -> None:
         """Close the store below."""
         await self._store.close()
 
-    def _attempts(self) -> _Attempts:
-        return _Attempts(self._clock, self._policy)
+    def _attempts(self) -> Attempts:
+        return Attempts(self._clock, self._policy)
 
     async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
         attempts = self._attempts()
@@ -190,8 +210,3 @@ class RetryingStore:
             except StoreUnavailable as error:
                 failed = error
             await attempts.pause(failed)
-
-
-async def _as_generator(items: AsyncIterator[ObjectInfo]) -> AsyncIterator[ObjectInfo]:
-    async for item in items:
-        yield item

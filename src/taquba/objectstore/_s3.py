@@ -1,0 +1,289 @@
+"""S3 and what speaks like it, through s3fs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from taquba.errors import (
+    BucketNotFound,
+    InvalidArgument,
+    MissingDependency,
+    StoreAccessDenied,
+    StoreError,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from taquba.objectstore._fsspec import kind_of_status
+
+__all__ = ["S3Driver", "s3_filesystem"]
+
+_DELETE_BATCH = 1000
+_LIST_PAGE = 1000
+
+_SETTINGS: dict[str, Any] = {
+    "max_pool_connections": 64,
+    "connect_timeout": 5,
+    # The losers of a race wait long on some servers, and 64 MiB take their time.
+    "read_timeout": 60,
+    # RetryingStore repeats, with a clock that a test can move; layers of repetition multiply.
+    "retries": {"total_max_attempts": 1},
+}
+
+_OURS = ("asynchronous", "loop", "skip_instance_cache", "use_listings_cache")
+
+_DENIED = {
+    "AuthorizationHeaderMalformed",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
+_PASSING = {
+    "BadDigest",
+    "IncompleteBody",
+    "InternalError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "XAmzContentSHA256Mismatch",
+}
+
+
+def s3_filesystem(options: Mapping[str, Any]) -> Any:
+    """An s3fs filesystem for the running event loop, with settings that fit a store.
+
+    Args:
+        options: Arguments of `s3fs.S3FileSystem`.
+
+    Raises:
+        MissingDependency: s3fs is not installed.
+        InvalidArgument: The options make no sense.
+    """
+    try:
+        s3fs = importlib.import_module("s3fs")
+    except ImportError as error:
+        raise MissingDependency(
+            "s3:// needs s3fs, which is not installed: pip install 'taquba[s3]'"
+        ) from error
+    for name in _OURS:
+        if name in options:
+            raise InvalidArgument(f"storage option {name!r} is set by taquba: leave it out")
+    arguments = dict(options)
+    arguments["config_kwargs"] = _SETTINGS | dict(arguments.get("config_kwargs") or {})
+    try:
+        filesystem: Any = s3fs.S3FileSystem(
+            **arguments, asynchronous=True, use_listings_cache=False, skip_instance_cache=True
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidArgument(f"storage options for s3fs: {error}") from error
+    filesystem.retries = 1
+    return filesystem
+
+
+class S3Driver:
+    """The requests of S3, by the low-level calls of s3fs.
+
+    The file-like ones look paths up first, hide errors of deletes, read in parts, and drop
+    a mode that they do not know.
+    """
+
+    def __init__(self, filesystem: Any, bucket: str) -> None:
+        self._fs = filesystem
+        self._bucket = bucket
+        self._connecting = asyncio.Lock()
+        self._connected = False
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """The bucket, for messages."""
+        return f"s3://{self._bucket}"
+
+    async def get(self, name: str) -> bytes:
+        """The whole object."""
+        return await _body(await self._call("get_object", Key=name))
+
+    async def get_range(self, name: str, start: int, end: int) -> bytes:
+        """Bytes ``[start, end)``."""
+        try:
+            answer = await self._call("get_object", Key=name, Range=f"bytes={start}-{end - 1}")
+        except Exception as error:
+            if _status_and_code(error)[0] == 416:  # the object ends before `start`
+                return b""
+            raise
+        return await _body(answer)
+
+    async def write(self, name: str, data: bytes, *, exclusive: bool) -> None:
+        """Store the object in one request."""
+        condition = {"IfNoneMatch": "*"} if exclusive else {}
+        await self._call("put_object", Key=name, Body=data, **condition)
+
+    async def delete(self, names: list[str]) -> None:
+        """Delete the objects, in batches."""
+        if len(names) == 1:
+            await self._call("delete_object", Key=names[0])
+            return
+        for first in range(0, len(names), _DELETE_BATCH):
+            batch = [{"Key": name} for name in names[first : first + _DELETE_BATCH]]
+            answer = await self._call("delete_objects", Delete={"Objects": batch, "Quiet": True})
+            failed = [e for e in answer.get("Errors") or () if e.get("Code") != "NoSuchKey"]
+            if failed:
+                raise _NotDeleted(failed)
+
+    async def list(self, prefix: str, start_after: str) -> AsyncIterator[tuple[str, int]]:
+        """Names and sizes, page by page."""
+        where: dict[str, str] = {"StartAfter": start_after} if start_after else {}
+        while True:
+            page = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=_LIST_PAGE, **where)
+            for entry in page.get("Contents") or ():
+                yield entry["Key"], entry["Size"]
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") or not token:
+                return
+            where = {"ContinuationToken": token}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        async with self._connecting:
+            if not self._connected:
+                return
+            self._connected = False
+            creator = self._fs._s3creator
+            if hasattr(creator, "clear"):  # with cache_regions, one client for every region
+                await creator.clear()
+            else:
+                await self._fs._s3.close()
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        if not self._connected:
+            await self._connect()
+        return await self._fs._call_s3(method, Bucket=self._bucket, **arguments)
+
+    async def _connect(self) -> None:
+        async with self._connecting:
+            if self._closed:  # s3fs would open another session, which nobody closes
+                raise RuntimeError("closed")
+            if self._connected:
+                return
+            try:
+                await self._fs.set_session()
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument(f"storage options for s3fs: {error}") from error
+            self._connected = True
+
+    def classify(self, error: Exception, operation: str) -> tuple[type[StoreError], str] | None:
+        """What an error of s3fs, botocore or aiohttp means."""
+        if isinstance(error, _NotDeleted):
+            return error.kind(), str(error)
+        status, code = _status_and_code(error)
+        if status is not None:
+            return _kind_of_answer(status, code, operation), _words(error, status, code)
+        kind = _kind_without_answer(error)
+        return None if kind is None else (kind, f"{type(error).__name__}: {error}")
+
+
+class _NotDeleted(Exception):
+    """Some keys of a batch were not deleted, in an answer that is a success as a whole."""
+
+    def __init__(self, failed: list[dict[str, Any]]) -> None:
+        self.codes = {str(entry.get("Code")) for entry in failed}
+        first = failed[0]
+        super().__init__(
+            f"{len(failed)} objects were not deleted, for example {first.get('Key')!r}: "
+            f"{first.get('Code')}: {first.get('Message')}"
+        )
+
+    def kind(self) -> type[StoreError]:
+        if self.codes <= _PASSING:
+            return StoreUnavailable
+        if self.codes & (_DENIED | {"AccessDenied"}):
+            return StoreAccessDenied
+        return StoreError
+
+
+async def _body(answer: Any) -> bytes:
+    async with answer["Body"] as body:
+        data: bytes = await body.read()
+    return data
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _status_and_code(error: BaseException) -> tuple[int | None, str]:
+    """HTTP status and S3 error code of an answer, which s3fs hides behind an OSError."""
+    cause = error.__cause__ if isinstance(error, OSError) and error.__cause__ else error
+    response: Any = getattr(cause, "response", None)
+    if not isinstance(response, dict) or "Error" not in response:
+        return None, ""
+    answer: Mapping[str, Any] = response  # pyright: ignore[reportUnknownVariableType]
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return (status if isinstance(status, int) else 0), str(answer["Error"].get("Code"))
+
+
+def _kind_of_answer(status: int, code: str, operation: str) -> type[StoreError]:
+    if code == "NoSuchBucket":
+        return BucketNotFound
+    if code in _DENIED:
+        return StoreAccessDenied
+    if code in _PASSING:
+        return StoreUnavailable
+    if code == "NotImplemented" and operation == "create":
+        return UnsafeStore
+    return kind_of_status(status, operation)
+
+
+def _words(error: Exception, status: int, code: str) -> str:
+    hint = ""
+    if code == "NoSuchBucket":
+        hint = "; create the bucket first"
+    elif status in (301, 307):
+        hint = "; name the bucket's region: client_kwargs={'region_name': …}"
+    return f"{error} (HTTP {status}, {code}){hint}"
+
+
+def _kind_without_answer(error: Exception) -> type[StoreError] | None:
+    """What it means that no answer came at all."""
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+        return StoreError
+    exceptions: Any = importlib.import_module("botocore.exceptions")
+    parsers: Any = importlib.import_module("botocore.parsers")
+    aiohttp: Any = importlib.import_module("aiohttp")
+    denied = (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.SSOError,
+    )
+    if isinstance(error, denied):
+        return StoreAccessDenied
+    passing = (
+        exceptions.ConnectionError,
+        exceptions.HTTPClientError,
+        exceptions.IncompleteReadError,
+        exceptions.ChecksumError,
+        exceptions.FlexibleChecksumError,
+        # From the machine's metadata service, which has its bad moments too.
+        exceptions.CredentialRetrievalError,
+        exceptions.MetadataRetrievalError,
+        parsers.ResponseParserError,
+        aiohttp.ClientError,
+        OSError,  # TimeoutError and ConnectionError among them
+    )
+    if isinstance(error, passing):
+        return StoreUnavailable
+    if isinstance(error, exceptions.BotoCoreError):
+        return StoreError
+    return None
