@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import anyio
 
-from taquba.errors import ClaimLost, TaqubaError
+from taquba.errors import ClaimLost
 from taquba.queue import _validate
 from taquba.queue._core import Core, Lane, logger
 from taquba.queue._transaction import QueueTransaction
@@ -31,13 +32,26 @@ cancelled and its settlement is not wanted any more.
 """
 
 
+_MOST_AT_ONCE = 100
+"""Settlements in one transaction: more would hold up the event loop for too long."""
+
+
+class _Finished(NamedTuple):
+    """A slot whose handler has returned, and which waits for its next claim."""
+
+    claim: Claim
+    settlement: Settlement | None
+    next_claim: asyncio.Future[Claim | None]
+
+
 @final
 class Worker:
     """Claims jobs of one queue, up to `concurrency` at a time, and settles what the handler says.
 
-    A settlement and the claim of the next job share one transaction, and a handler starts
-    when the claim of its job is durable. A worker that finds nothing to do holds no task:
-    the commit that makes a job pending wakes it, in the same batch.
+    What handlers that return at the same time say is settled in one transaction, which also
+    claims the next jobs for the slots that became free. A handler starts when the claim of
+    its job is durable. A worker that finds nothing to do holds no task: the commit that
+    makes a job pending wakes it, in the same batch.
     """
 
     def __init__(self, core: Core, queue: str, handler: Handler, *, concurrency: int) -> None:
@@ -45,10 +59,14 @@ class Worker:
         self._lane: Lane = core.lane(_validate.queue_name(queue))
         self._handler = handler
         self._concurrency = concurrency
-        self._busy = 0
-        self._settling = 0
+        self._busy = 0  # jobs whose claim is on its way, or whose handler runs
+        self._undelivered = 0  # transactions that are not durable yet
+        self._finished: deque[_Finished] = deque()
+        self._flush_is_due = False
+        self._flushing = False
         self._accepting = False
         self._group: TaskGroup | None = None
+        self._failure: BaseException | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -56,7 +74,9 @@ class Worker:
         """How many jobs are being worked on."""
         return self._busy
 
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         """Work until `stop`, then finish what is under way.
 
         When it is cancelled instead, the jobs under way are given back, and the attempt
@@ -66,17 +86,22 @@ class Worker:
             Fenced: Another process took the store over.
         """
         self._accepting = True
-        self._lane.listeners.append(self._fill)
+        self._lane.listeners.append(self._wake)
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                self._fill()
+                self._wake()
                 task_status.started()
                 await self.drained()
+                if self._failure is not None:
+                    raise self._failure
         finally:
             self._accepting = False
+            self._lane.listeners.remove(self._wake)
             self._group = None
-            self._lane.listeners.remove(self._fill)
+            if self._finished and self._core.database.failure is None:
+                # Their slots were cancelled, but what they finished still counts.
+                self._settle_and_claim(list(self._finished))
 
     def stop(self) -> None:
         """Take no further jobs; `run` returns when those under way are settled."""
@@ -85,62 +110,142 @@ class Worker:
 
     async def drained(self) -> None:
         """Return when the worker was stopped and what was under way is settled."""
-        while self._accepting or self._busy or self._settling:
-            changed = self._changed
-            await changed.wait()
+        while self._failure is None and (self._accepting or self._busy or self._undelivered):
+            await self._changed.wait()
+            self._changed.clear()
 
-    def _fill(self) -> None:
-        """Claim a job for each free slot, as far as there are any."""
-        free = self._concurrency - self._busy
-        if not self._accepting or free <= 0 or self._lane.counts[0] <= 0 or self._group is None:
+    # -- claiming and settling --------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Jobs are pending: claim for the slots that are free, at once."""
+        if self._flushing:
+            return  # the transaction that made them pending also claims what it can
+        if self._accepting and self._busy < self._concurrency and self._lane.counts[0] > 0:
+            self._flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Settle what has finished and claim what is free, in one transaction."""
+        self._flush_is_due = False
+        if self._failure is not None:
             return
-        if not self._core.database.admitting:
-            self._busy += 1  # one slot waits for admission on behalf of all
-            self._group.start_soon(self._fill_when_admitted)
+        group = self._group
+        if group is None or (not self._core.database.admitting and self._accepting):
+            if group is not None:
+                self._flush_is_due = True
+                group.start_soon(self._flush_when_admitted)
             return
-        with QueueTransaction(self._core) as tx:
-            claims = tx.claim(self._lane, free, self._lease_seconds())
-        for claim in claims:
-            self._busy += 1
-            self._group.start_soon(self._slot, claim, tx)
-
-    async def _fill_when_admitted(self) -> None:
+        batch = [
+            self._finished.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._finished)))
+        ]
+        if self._finished:
+            self._flush_soon()
+        self._busy -= len(batch)
+        self._flushing = True
         try:
-            await self._core.database.admit()
+            tx, claims = self._settle_and_claim(batch)
+        except BaseException as error:
+            self._fail(error, batch)
+            return
         finally:
-            self._release_slot()
-        self._fill()
+            self._flushing = False
+        if batch or claims:
+            self._busy += len(claims)
+            self._undelivered += 1
+            group.start_soon(self._deliver, tx, claims, batch)
 
-    async def _slot(self, claim: Claim | None, tx: QueueTransaction) -> None:
-        """Work on a job, settle it and claim the next in one transaction, and so on."""
+    async def _flush_when_admitted(self) -> None:
+        await self._core.database.admit()
+        self._flush()
+
+    def _settle_and_claim(
+        self, batch: list[_Finished]
+    ) -> tuple[QueueTransaction, list[Claim]]:
         try:
-            while claim is not None:
-                try:
-                    await tx.durable()
-                    settlement = await self._handle(claim)
-                    if not self._core.database.admitting:
-                        await self._core.database.admit()
-                except BaseException:
-                    self._give_back(claim)
-                    raise
-                claim, tx = self._settle_and_claim(claim, settlement)
-        finally:
-            self._release_slot()
-        # The slot is free for others already, but `run` does not return before this is safe.
-        self._settling += 1
+            return self._commit([x.settlement for x in batch if x.settlement is not None])
+        except Exception as error:
+            if self._core.database.failure is not None or not batch:
+                raise
+            logger.debug("settling one by one, since one cannot be settled: %s", error)
+        for finished in batch:
+            if finished.settlement is not None:
+                self._settle_alone(finished.claim, finished.settlement)
+        return self._commit([])
+
+    def _settle_alone(self, claim: Claim, settlement: Settlement) -> None:
+        try:
+            with QueueTransaction(self._core) as tx:
+                settlement(tx)
+        except ClaimLost as error:
+            logger.warning("a late settlement was refused: %s", error)
+        except Exception as error:
+            if self._core.database.failure is not None:
+                raise
+            logger.warning("job %s could not be settled: %s", claim.job.id, error)
+            if claim.is_live:
+                self._settle_alone(claim, _failed(claim, error))
+
+    def _commit(self, settlements: list[Settlement]) -> tuple[QueueTransaction, list[Claim]]:
+        with QueueTransaction(self._core, defer_successors=True) as tx:
+            for settlement in settlements:
+                settlement(tx)
+            free = self._concurrency - self._busy
+            if not self._accepting or free <= 0:
+                return tx, []
+            lease = _validate.lease_seconds(self._lane.config.lease)
+            return tx, tx.claim(self._lane, free, lease)
+
+    async def _deliver(
+        self, tx: QueueTransaction, claims: list[Claim], batch: list[_Finished]
+    ) -> None:
+        """Once the claims are durable, hand them to waiting slots, and open slots for the rest."""
+        group = self._group
+        assert group is not None
+        waiting = [x.next_claim for x in batch]
         try:
             await tx.durable()
+            for claim in claims:
+                while waiting and waiting[-1].done():  # its slot was cancelled
+                    waiting.pop()
+                if waiting:
+                    waiting.pop().set_result(claim)
+                else:
+                    group.start_soon(self._slot, claim)
+        except BaseException:
+            self._give_back(claims)
+            raise
         finally:
-            self._settling -= 1
+            for slot in waiting:
+                if not slot.done():
+                    slot.set_result(None)
+            self._undelivered -= 1
             self._note_change()
 
-    def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    # -- slots ------------------------------------------------------------------------------
 
-    def _release_slot(self) -> None:
-        self._busy -= 1
-        self._note_change()
+    async def _slot(self, claim: Claim | None) -> None:
+        """Work on one job after the other, as long as there is a next one."""
+        loop = asyncio.get_running_loop()
+        while claim is not None:
+            try:
+                settlement = await self._handle(claim)
+            except BaseException:
+                self._give_back([claim])
+                raise
+            next_claim: asyncio.Future[Claim | None] = loop.create_future()
+            self._finished.append(_Finished(claim, settlement, next_claim))
+            if not self._flush_is_due:
+                self._flush_soon()
+            try:
+                claim = await next_claim
+            except BaseException:
+                if next_claim.done() and not next_claim.cancelled():
+                    self._give_back([x for x in (next_claim.result(),) if x is not None])
+                raise
 
     async def _handle(self, claim: Claim) -> Settlement | None:
         """Run the handler; None when the lease expired meanwhile."""
@@ -165,36 +270,24 @@ class Worker:
         finally:
             lease.on_expiry = None
 
-    def _settle_and_claim(
-        self, claim: Claim, settlement: Settlement | None
-    ) -> tuple[Claim | None, QueueTransaction]:
-        if settlement is not None:
-            try:
-                return self._commit(settlement)
-            except ClaimLost as error:
-                logger.warning("a late settlement was refused: %s", error)
-            except TaqubaError as error:
-                if self._core.database.failure is not None:
-                    raise
-                logger.warning("job %s could not be settled: %s", claim.job.id, error)
-                if claim.is_live:
-                    return self._commit(_failed(claim, error))
-        return self._commit(None)
-
-    def _commit(self, settlement: Settlement | None) -> tuple[Claim | None, QueueTransaction]:
-        with QueueTransaction(self._core) as tx:
-            if settlement is not None:
-                settlement(tx)
-            claims = tx.claim(self._lane, 1, self._lease_seconds()) if self._accepting else ()
-        return (claims[0] if claims else None), tx
-
-    def _give_back(self, claim: Claim) -> None:
-        if claim.is_live and self._core.database.failure is None:
+    def _give_back(self, claims: list[Claim]) -> None:
+        self._busy -= len(claims)
+        self._note_change()
+        if claims and self._core.database.failure is None:
             with QueueTransaction(self._core) as tx:
-                tx.release(claim)
+                for claim in claims:
+                    if claim.is_live:
+                        tx.release(claim)
 
-    def _lease_seconds(self) -> float:
-        return _validate.lease_seconds(self._lane.config.lease)
+    def _fail(self, error: BaseException, batch: list[_Finished]) -> None:
+        self._failure = error
+        for finished in batch:
+            if not finished.next_claim.done():
+                finished.next_claim.set_result(None)
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
 
 
 def _failed(claim: Claim, error: BaseException) -> Settlement:

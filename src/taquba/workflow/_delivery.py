@@ -58,7 +58,7 @@ class Delivery:
                 if effects is not None:
                     effects._seal()
             outcome = check_outcome(result, run_id, number)
-            return self._settle(claim, life, number, outcome, effects)
+            return self._settle(claim, life, run_id, number, outcome, effects)
         except (PermanentError, InvalidType, InvalidArgument) as error:
             return self._failed(claim, life, run_id, number, error, ErrorKind.PERMANENT)
         except Exception as error:
@@ -66,6 +66,9 @@ class Delivery:
 
     def _locate(self, claim: Claim) -> tuple[int, str, int]:
         job = claim.job
+        known = self._runs.advanced_to(job.id)
+        if known is not None:
+            return known
         life = job.headers.get(HEADER_LIFE)
         if life is None or not life.isascii() or not life.isdigit():
             raise InconsistentRunState(
@@ -81,7 +84,13 @@ class Delivery:
         return int(life), run[0], run[2]
 
     def _settle(
-        self, claim: Claim, life: int, number: int, outcome: Outcome, effects: Effects | None
+        self,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        outcome: Outcome,
+        effects: Effects | None,
     ) -> Settlement:
         match outcome:
             case Continue(payload, after):
@@ -90,7 +99,7 @@ class Delivery:
 
                 def advance(tx: QueueTransaction) -> None:
                     job_id = tx.succeed_with_next(claim, data, delay=delay)
-                    self._runs.advance(tx, life, number + 1, job_id)
+                    self._runs.advance(tx, life, run_id, number + 1, job_id)
                     tx.apply(effects)
 
                 return advance

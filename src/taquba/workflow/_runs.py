@@ -50,6 +50,9 @@ _COLUMNS = (
     "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers, result"
 )
 
+_MOST_REMEMBERED = 10_000
+"""Jobs whose run is remembered; the others are looked up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -103,6 +106,7 @@ class RunTable:
         self._name = queue_name
         [(last,)] = queue.peek("SELECT max(life) FROM runs")
         self._next_life = (last or 0) + 1
+        self._advanced: dict[str, tuple[int, str, int]] = {}
 
     def by_id(self, run_id: str) -> Run | None:
         """The current life of a run id."""
@@ -115,6 +119,14 @@ class RunTable:
         """One life, which exists."""
         [row] = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
         return Run(*row)
+
+    def advanced_to(self, job_id: str) -> tuple[int, str, int] | None:
+        """Life, run id and step number of a job that `advance` made the current one.
+
+        It is told once, and saves a look into the tables: the job cannot have been claimed
+        if its run had ended or gone on meanwhile.
+        """
+        return self._advanced.pop(job_id, None)
 
     def current_step(self, life: int) -> tuple[str, int, int, str] | None:
         """Run id, status, step number and job id of one life; what a delivery needs to know."""
@@ -173,7 +185,13 @@ class RunTable:
             (life, self._name, run_id, job_id, digest, tx.now_ms, headers),
         )
 
-    def advance(self, tx: QueueTransaction, life: int, step: int, job_id: str) -> None:
+    def advance(
+        self, tx: QueueTransaction, life: int, run_id: str, step: int, job_id: str
+    ) -> None:
+        """Go on to the next step, whose job this is."""
+        if len(self._advanced) >= _MOST_REMEMBERED:
+            self._advanced.clear()
+        self._advanced[job_id] = (life, run_id, step)
         tx.execute("UPDATE runs SET step = ?, job_id = ? WHERE life = ?", (step, job_id, life))
 
     def end(
