@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -177,7 +177,7 @@ class FsspecStore:
             await self._driver.close()
 
     @contextmanager
-    def _translated(self, operation: str, key: str) -> Iterator[None]:
+    def _translated(self, operation: str, key: str) -> Generator[None]:
         if self._closed:
             raise Closed(f"{self!r} was closed; open another")
         try:
@@ -248,7 +248,7 @@ def _driver(filesystem: Any, bucket: str) -> Driver:
         from taquba.objectstore._s3 import S3Driver
 
         return S3Driver(filesystem, bucket)
-    kind = type(filesystem)
+    kind: Any = type(filesystem)  # pyright: ignore[reportUnknownVariableType]
     raise UnsafeStore(
         f"{kind.__module__}.{kind.__qualname__} is not a filesystem that is known to create an "
         "object only if it is absent: use s3fs.S3FileSystem; for a folder use LocalStore, for "

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -180,7 +180,7 @@ class LocalStore:
         return await asyncio.wrap_future(future)
 
     @contextmanager
-    def _translated(self, operation: str, key: str) -> Iterator[None]:
+    def _translated(self, operation: str, key: str) -> Generator[None]:
         try:
             yield
         except OSError as error:
@@ -317,14 +317,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _read_range(path: Path, start: int, end: int) -> bytes:
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb") as file:
+        end = min(end, os.fstat(file.fileno()).st_size)  # Python would make room for all of it
+        if start >= end:
+            return b""
         file.seek(start)
-        parts: list[bytes] = []
-        left = end - start
-        while left and (part := file.read(left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
+        return file.read(end - start)
 
 
 def _unlink(path: str | Path) -> None:

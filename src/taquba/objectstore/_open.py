@@ -108,9 +108,7 @@ async def _look(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> None:
 def _parse(
     url: str | os.PathLike[str], storage_options: dict[str, Any]
 ) -> MemoryStore | LocalStore | FsspecStore:
-    text: object = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str):
-        raise InvalidType(f"url is {url!r}: give a str or a path")
+    text = _text(url)
     if isinstance(url, str):
         scheme, rest = _split(text)
     elif _PATH_OF_URL.match(text):
@@ -131,6 +129,16 @@ def _parse(
             )
         return MemoryStore()
     return LocalStore(_folder(text, rest) if scheme == "file" else _path(text))
+
+
+def _text(url: Any) -> str:
+    try:
+        text: object = os.fspath(url)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise InvalidType(f"url is {url!r}: give a str or a path")
+    return text
 
 
 def _split(text: str) -> tuple[str | None, str]:

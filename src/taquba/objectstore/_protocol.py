@@ -122,7 +122,7 @@ class ObjectStore(Protocol):
         ...
 
 
-def check_key(key: str) -> None:
+def check_key(key: object) -> None:
     """Raise unless `key` is one that every store can hold.
 
     Raises:
@@ -130,14 +130,14 @@ def check_key(key: str) -> None:
         InvalidArgument: It breaks the rules at `ObjectStore`.
         ValueTooLarge: It is too long.
     """
-    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(key, str):
         raise InvalidType(f"object key is {key!r}: give a str")
     _check_length(key)
     if _KEY.fullmatch(key) is None:
         raise InvalidArgument(f"object key {key!r} is not allowed: {_RULE}")
 
 
-def check_prefix(prefix: str, *, name: str = "prefix") -> None:
+def check_prefix(prefix: object, *, name: str = "prefix") -> None:
     """Raise unless `prefix` can be the start of a key; ``""`` is fine.
 
     Raises:
@@ -145,7 +145,7 @@ def check_prefix(prefix: str, *, name: str = "prefix") -> None:
         InvalidArgument: No key starts like this.
         ValueTooLarge: It is too long.
     """
-    if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(prefix, str):
         raise InvalidType(f"{name} is {prefix!r}: give a str")
     _check_length(prefix)
     if _PREFIX.fullmatch(prefix) is None:
@@ -166,7 +166,7 @@ def _check_length(key: str) -> None:
             )
 
 
-def is_key(key: str) -> bool:
+def is_key(key: object) -> bool:
     """Whether `check_key` lets it pass."""
     try:
         check_key(key)
@@ -201,7 +201,7 @@ def check_range(start: int, end: int) -> bool:
     return start < end
 
 
-def check_data(data: bytes) -> bytes:
+def check_data(data: object) -> bytes:
     """`data` as immutable bytes.
 
     Raises:
@@ -209,6 +209,8 @@ def check_data(data: bytes) -> bytes:
     """
     if isinstance(data, bytes):
         return data
-    if isinstance(data, (bytearray, memoryview)):
+    if isinstance(data, bytearray):
         return bytes(data)
+    if isinstance(data, memoryview):
+        return data.tobytes()
     raise InvalidType(f"data is a {type(data).__name__}: give bytes")

@@ -227,11 +227,13 @@ def _status_and_code(error: BaseException) -> tuple[int | None, str]:
     """HTTP status and S3 error code of an answer, which s3fs hides behind an OSError."""
     cause = error.__cause__ if isinstance(error, OSError) and error.__cause__ else error
     response: Any = getattr(cause, "response", None)
-    if not isinstance(response, dict) or "Error" not in response:
+    try:
+        return (
+            int(response["ResponseMetadata"]["HTTPStatusCode"]),
+            str(response["Error"].get("Code")),
+        )
+    except (TypeError, KeyError):
         return None, ""
-    answer: Mapping[str, Any] = response  # pyright: ignore[reportUnknownVariableType]
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return (status if isinstance(status, int) else 0), str(answer["Error"].get("Code"))
 
 
 def _kind_of_answer(status: int, code: str, operation: str) -> type[StoreError]:

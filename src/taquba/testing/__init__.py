@@ -1,0 +1,15 @@
+"""What you need to test code that uses taquba, and stores of your own."""
+
+from __future__ import annotations
+
+from taquba.clock import ManualClock
+from taquba.testing._faults import FaultyStore, HeldRequests, StoreRequest
+from taquba.testing._objectstore_conformance import ObjectStoreConformance
+
+__all__ = [
+    "FaultyStore",
+    "HeldRequests",
+    "ManualClock",
+    "ObjectStoreConformance",
+    "StoreRequest",
+]

@@ -1,0 +1,53 @@
+"""Fixtures that every test folder may use."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SERVERS = Path(__file__).parent / "servers"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@contextlib.contextmanager
+def running_server(name: str, *options: str) -> Iterator[dict[str, Any]]:
+    """A server of tests/servers, for as long as the block runs; gives what it printed."""
+    process = subprocess.Popen(
+        [sys.executable, str(SERVERS / f"start_{name}.py"), *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"start_{name}.py failed; see its stderr")
+        yield json.loads(line)
+    finally:
+        process.stdin.close()  # this stops the server
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[dict[str, Any]]:
+    """A real S3 server, started when first asked for.
+
+    Open a store on it with ``open_store(f"{info['url']}/some/prefix", **info["storage_options"])``.
+    Give every test a prefix of its own.
+    """
+    with running_server("seaweedfs") as info:
+        yield info
