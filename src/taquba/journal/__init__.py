@@ -1,0 +1,35 @@
+"""A fenced, group-committed, pipelined log of opaque entries on an object store.
+
+`Journal` writes it, `replay` reads it, `Checkpoint` says from where, and `collect` deletes
+what no checkpoint needs. What entries and checkpoints contain is their owner's business.
+"""
+
+from __future__ import annotations
+
+from taquba.journal._checkpoint import Checkpoint, newest_checkpoint, publish_checkpoint
+from taquba.journal._collect import Collected, collect
+from taquba.journal._config import JournalConfig, JournalStatistics
+from taquba.journal._entry import Entry, Kind
+from taquba.journal._journal import Journal
+from taquba.journal._machine import StateMachine
+from taquba.journal._position import START, EpochMark, JournalGap, Position
+from taquba.journal._replay import replay
+
+__all__ = [
+    "START",
+    "Checkpoint",
+    "Collected",
+    "Entry",
+    "EpochMark",
+    "Journal",
+    "JournalConfig",
+    "JournalGap",
+    "JournalStatistics",
+    "Kind",
+    "Position",
+    "StateMachine",
+    "collect",
+    "newest_checkpoint",
+    "publish_checkpoint",
+    "replay",
+]
