@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from taquba.clock import Clock, SystemClock
@@ -132,13 +132,13 @@ def _parse(
 
 
 def _text(url: Any) -> str:
-    try:
-        text: object = os.fspath(url)
-    except TypeError:
-        text = None
-    if not isinstance(text, str):
-        raise InvalidType(f"url is {url!r}: give a str or a path")
-    return text
+    if isinstance(url, str):
+        return url
+    if isinstance(url, os.PathLike):
+        path: Any = os.fspath(cast("os.PathLike[Any]", url))
+        if isinstance(path, str):
+            return path
+    raise InvalidType(f"url is {url!r}: give a str or a path")
 
 
 def _split(text: str) -> tuple[str | None, str]:

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""A loopback HTTP/1.1 proxy that loses answers on purpose (stdlib only, asyncio).
+
+It exists for one question: what does a client do when its write WAS applied but
+the answer never arrived? Put it between a client and one of the servers here:
+
+    async with LossyProxy(upstream_port) as proxy:
+        fs = s3fs.S3FileSystem(..., endpoint_url=proxy.endpoint)
+        proxy.lose("PUT", "my-key", how="drop")     # the next such request
+        await fs._pipe_file("test-bucket/my-key", b"x", mode="create")
+        print(proxy.seen)                           # every request line and its headers
+
+how = "drop"    the server applies the request, then the connection closes
+      "stall"   the server applies the request, then no answer ever comes
+      "refuse"  the connection closes before the server sees the request
+      503       (any status) the server applies the request, but the client is
+                told this status, with `body` as the body
+
+Signatures stay valid: the Host header is passed on as the client sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import StreamReader, StreamWriter
+from dataclasses import dataclass, field
+from typing import Literal
+
+How = Literal["drop", "stall", "refuse"] | int
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Seen:
+    """One request as it came from the client, and what became of it."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    fate: str = "passed"
+    status: int | None = None  # the server's answer, also when it was lost
+
+
+@dataclass
+class _Rule:
+    method: str
+    text: str
+    how: How
+    times: int
+    body: bytes
+
+
+@dataclass
+class LossyProxy:
+    upstream_port: int
+    port: int = 0
+    delay: float = 0.0  # added before each answer, in seconds: a slower network
+    seen: list[Seen] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def lose(
+        self,
+        method: str,
+        text: str = "",
+        how: How = "drop",
+        times: int = 1,
+        body: bytes = b"",
+    ) -> None:
+        """Spoil the next `times` requests with this method and `text` in the target."""
+        assert how in ("drop", "stall", "refuse") or isinstance(how, int)
+        self._rules.append(_Rule(method, text, how, times, body))
+
+    async def __aenter__(self) -> LossyProxy:
+        self._server = await asyncio.start_server(self._client, HOST, self.port, limit=2**20)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _match(self, method: str, target: str) -> _Rule | None:
+        for rule in self._rules:
+            if rule.times > 0 and rule.method == method and rule.text in target:
+                rule.times -= 1
+                return rule
+        return None
+
+    async def _client(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        up_writer = None
+        try:
+            up_reader, up_writer = await asyncio.open_connection(
+                HOST, self.upstream_port, limit=2**20
+            )
+            while await self._exchange(reader, writer, up_reader, up_writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            for w in (writer, up_writer):
+                if w:
+                    w.close()
+
+    async def _exchange(
+        self,
+        reader: StreamReader,
+        writer: StreamWriter,
+        up_reader: StreamReader,
+        up_writer: StreamWriter,
+    ) -> bool:
+        """One request and its answer. False: the connection is finished."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, headers = _parse(head)
+        method, target, _ = first.split(" ", 2)
+        rule = self._match(method, target)
+        seen = Seen(method, target, headers, str(rule.how) if rule else "passed")
+        self.seen.append(seen)
+        if rule and rule.how == "refuse":
+            return False
+
+        up_writer.write(head)
+        if headers.get("expect", "").lower() == "100-continue":
+            answer = await up_reader.readuntil(b"\r\n\r\n")
+            if b" 100 " not in answer.split(b"\r\n", 1)[0]:  # refused: no body follows
+                return await self._answer(answer, method, seen, rule, up_reader, writer)
+            writer.write(answer)
+        await _copy_body(headers, reader, up_writer, is_request=True)
+        await up_writer.drain()
+        answer = await up_reader.readuntil(b"\r\n\r\n")
+        while b" 100 " in answer.split(b"\r\n", 1)[0]:
+            answer = await up_reader.readuntil(b"\r\n\r\n")
+        return await self._answer(answer, method, seen, rule, up_reader, writer)
+
+    async def _answer(
+        self,
+        head: bytes,
+        method: str,
+        seen: Seen,
+        rule: _Rule | None,
+        up_reader: StreamReader,
+        writer: StreamWriter,
+    ) -> bool:
+        first, headers = _parse(head)
+        seen.status = int(first.split(" ")[1])
+        bodyless = method == "HEAD" or seen.status in (204, 304)
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if rule is None:
+            writer.write(head)
+            if not bodyless:
+                await _copy_body(headers, up_reader, writer)
+            await writer.drain()
+            return headers.get("connection", "").lower() != "close"
+        if not bodyless:
+            await _copy_body(headers, up_reader, None)  # the server is done by now
+        if rule.how == "stall":
+            await asyncio.sleep(3600)
+        if isinstance(rule.how, int):
+            lines = [f"HTTP/1.1 {rule.how} Lost", f"Content-Length: {len(rule.body)}"]
+            lines += ["Connection: close", "", ""]
+            writer.write("\r\n".join(lines).encode() + rule.body)
+            await writer.drain()
+        return False
+
+
+def _parse(head: bytes) -> tuple[str, dict[str, str]]:
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    pairs = (line.split(":", 1) for line in lines)
+    return first, {k.strip().lower(): v.strip() for k, v in pairs}
+
+
+async def _copy_body(
+    headers: dict[str, str],
+    reader: StreamReader,
+    writer: StreamWriter | None,
+    is_request: bool = False,
+) -> None:
+    """Pass one message body on (or swallow it when writer is None)."""
+
+    def put(data: bytes) -> None:
+        if writer:
+            writer.write(data)
+
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        while True:
+            line = await reader.readuntil(b"\r\n")
+            put(line)
+            size = int(line.split(b";")[0], 16)
+            if size == 0:
+                while line != b"\r\n":  # trailers, if any, then the empty line
+                    line = await reader.readuntil(b"\r\n")
+                    put(line)
+                return
+            put(await reader.readexactly(size + 2))
+            if writer:
+                await writer.drain()
+    left = (
+        int(headers["content-length"])
+        if "content-length" in headers
+        else (0 if is_request else None)
+    )
+    while left is None or left > 0:
+        data = await reader.read(65536 if left is None else min(65536, left))
+        if not data:
+            return
+        put(data)
+        if writer:
+            await writer.drain()
+        left = None if left is None else left - len(data)
