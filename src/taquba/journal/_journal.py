@@ -276,7 +276,7 @@ class Journal:
             self._last_seal = self._clock.monotonic()
             self._pipeline.push(position.seq, data, ticket)
             self._machine.sealed(self._position)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             self._crashed(error)
         self._update_admission()
 

@@ -114,7 +114,7 @@ class Pipeline:
             self.puts += 1
             try:
                 found = await create_or_read(self._store, key, flight.data)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # Whatever it is: the commits were accepted, so giving up is not an option.
                 self._note_failure(flight, error)
                 bound = self._config.first_retry_delay * 2.0 ** min(attempt, 60)

@@ -148,17 +148,18 @@ async def _create(
     store: ObjectStore, key: str, data: bytes, clock: Clock, config: JournalConfig
 ) -> bytes | None:
     """As `create_or_read`, some times: until the store says which it is."""
-    for attempt in range(config.open_attempts):
-        if attempt:
-            bound = min(config.max_retry_delay, config.first_retry_delay * 2.0 ** (attempt - 1))
-            await clock.sleep(clock.random() * bound)
+    attempt = 0
+    while True:
         try:
             return await create_or_read(store, key, data)
         except (StoreUnavailable, ObjectNotFound) as error:
-            failed = error
-    raise StoreUnavailable(
-        f"opening was given up: {key!r} could not be created in {config.open_attempts} attempts: "
-        f"{failed}",
-        operation="create",
-        key=key,
-    ) from failed
+            attempt += 1
+            if attempt >= config.open_attempts:
+                raise StoreUnavailable(
+                    f"opening was given up: {key!r} could not be created in {attempt} attempts: "
+                    f"{error}",
+                    operation="create",
+                    key=key,
+                ) from error
+        bound = min(config.max_retry_delay, config.first_retry_delay * 2.0 ** min(attempt, 60))
+        await clock.sleep(clock.random() * bound)
