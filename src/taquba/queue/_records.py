@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, final
 
 from taquba._checks import as_datetime
+from taquba._msgpack import unpack
 from taquba.clock import Duration, seconds
 
 
@@ -147,10 +148,9 @@ class Job:
             if packed is None:
                 self._headers = {}
             else:
-                import msgpack
-
-                self._headers = msgpack.unpackb(packed)
-        return self._headers  # type: ignore[return-value]
+                self._headers = unpack(packed)
+        assert self._headers is not None
+        return self._headers
 
     @property
     def payload(self) -> bytes:

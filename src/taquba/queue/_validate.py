@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from taquba._checks import blob, identifier, utf8, whole
+from taquba._msgpack import pack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     InvalidArgument,
@@ -78,10 +79,7 @@ def headers(value: Mapping[str, str] | None) -> bytes | None:
         size += len(utf8(key, "a header name")) + len(utf8(text, f"header {key!r}"))
     if size > MAX_HEADERS_SIZE:
         raise ValueTooLarge(f"headers have {size:,} bytes and may have {MAX_HEADERS_SIZE:,}")
-    import msgpack
-
-    packed: bytes = msgpack.packb(dict(value))
-    return packed
+    return pack(dict(value))
 
 
 def priority(value: object) -> int:

@@ -13,6 +13,7 @@ import anyio
 
 from taquba.errors import ClaimLost, InvalidArgument, InvalidType, SerializationError
 from taquba._checks import blob
+from taquba._msgpack import pack, unpack
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -218,11 +219,9 @@ class _PlainCodec:
         return _pack(value, "the memo's value")
 
     def decode(self, data: bytes) -> Any:
-        import msgpack
-
         try:
-            return msgpack.unpackb(data, strict_map_key=False)
-        except (ValueError, msgpack.UnpackException) as error:
+            return unpack(data)
+        except ValueError as error:
             raise SerializationError(f"the stored value cannot be decoded: {error}") from error
 
 
@@ -277,16 +276,13 @@ def _codec(type: Any) -> _PlainCodec | _TypedCodec:
 
 
 def _pack(value: Any, name: str) -> bytes:
-    import msgpack
-
     try:
-        packed: bytes = msgpack.packb(value)
+        return pack(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise SerializationError(
             f"{name} {value!r:.200} cannot be encoded: {error}. Use None, bool, int, float, str, "
             "bytes, list and dict, or say its type: memoized(key, fn, type=…)"
         ) from error
-    return packed
 
 
 def _check_key(key: object) -> str:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from taquba._checks import as_datetime
+from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState
 from taquba.queue import JobState
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
@@ -82,8 +83,6 @@ class Run:
         )
 
     def outcome(self) -> RunOutcome:
-        import msgpack
-
         return RunOutcome(
             run_id=self.run_id,
             status=_TERMINAL[_Status(self.status)],
@@ -92,7 +91,7 @@ class Run:
             final_step=self.step,
             headers={
                 name: text
-                for name, text in msgpack.unpackb(self.headers).items()
+                for name, text in unpack(self.headers).items()
                 if not name.startswith(RESERVED_HEADER_PREFIX)
             },
         )
