@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.objectstore.harness import HastyClock
 
-from taquba.clock import SystemClock
 from taquba.objectstore import LocalStore, MemoryStore, ObjectStore, RetryingStore, open_store
 from taquba.testing import FaultyStore, ObjectStoreConformance
 
@@ -46,12 +46,7 @@ class TestRetryingStoreOverFaults(ObjectStoreConformance):
 
     async def open_store(self) -> ObjectStore:
         faulty = FaultyStore(self.memory, seed=7, fail_before=0.1, fail_after=0.1)
-        return RetryingStore(faulty, clock=_Hasty())
-
-
-class _Hasty(SystemClock):
-    async def sleep(self, seconds: float) -> None:
-        await super().sleep(0)
+        return RetryingStore(faulty, clock=HastyClock())
 
 
 class TestS3(ObjectStoreConformance):

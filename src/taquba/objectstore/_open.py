@@ -177,15 +177,14 @@ def _looks_like_a_known_scheme(name: str) -> bool:
 
 
 def _s3(text: str, rest: str, options: dict[str, Any]) -> FsspecStore:
-    bucket = rest.partition("/")[0]
-    if "@" in bucket:
+    if "@" in rest:
         raise InvalidUrl(
             f"{_shown(text)}: credentials do not belong into a URL, which gets logged; give them "
             "as the storage options key and secret, or by the environment"
         )
     if "?" in rest or "#" in rest:
         raise InvalidUrl(f"{_shown(text)}: no ? and # here; give options as storage options")
-    if not bucket:
+    if not rest or rest.startswith("/"):
         raise InvalidUrl(f"{_shown(text)} names no bucket: write s3://bucket/prefix")
     try:
         split_path(rest)
@@ -230,6 +229,6 @@ def _path(text: str) -> str:
 
 def _shown(url: str, *, quote: bool = True) -> str:
     """The URL without what may be secret in it."""
-    shown = re.sub(r"^([^/]*//)?[^/]*@", r"\1…@", url)
+    shown = re.sub(r"^([A-Za-z0-9+.:\-]*//)?.*@", r"\1…@", url, flags=re.DOTALL)
     shown = re.sub(r"\?.*", "?…", shown, flags=re.DOTALL)
     return repr(shown) if quote else shown
