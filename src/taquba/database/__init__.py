@@ -1,8 +1,17 @@
 """Layer 3: a SQLite database whose every committed change is in the journal."""
 
-from taquba.database._thin import Database as Database
-from taquba.database._thin import DatabaseConfig as DatabaseConfig
-from taquba.database._thin import SchemaModule as SchemaModule
-from taquba.database._thin import Transaction as Transaction
+from taquba.database._config import DatabaseConfig as DatabaseConfig
+from taquba.database._config import DatabaseStatistics as DatabaseStatistics
+from taquba.database._database import Database as Database
+from taquba.database._database import Transaction as Transaction
+from taquba.database._schema import InvalidSchema as InvalidSchema
+from taquba.database._schema import SchemaModule as SchemaModule
 
-__all__ = ["Database", "DatabaseConfig", "SchemaModule", "Transaction"]
+__all__ = [
+    "Database",
+    "DatabaseConfig",
+    "DatabaseStatistics",
+    "InvalidSchema",
+    "SchemaModule",
+    "Transaction",
+]

@@ -1,0 +1,210 @@
+"""Taking checkpoints beside the work, and deleting what they make superfluous."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import apsw
+
+from taquba.database._chunks import ChunkStore, Contents
+from taquba.database._scratch import scratch_folder
+from taquba.errors import StoreError, TaqubaError
+from taquba.journal import Checkpoint, Position, collect, publish_checkpoint
+
+if TYPE_CHECKING:
+    from taquba.clock import Clock
+    from taquba.database._config import DatabaseConfig
+    from taquba.database._state import State
+    from taquba.journal import Journal
+    from taquba.objectstore import ObjectStore
+
+__all__ = ["Checkpointer"]
+
+logger = logging.getLogger("taquba.database")
+
+_PAUSE_AFTER_ERROR = 10.0
+"""Seconds until a checkpoint that failed is tried again."""
+_SMALL_SHARE = 16
+"""Many small entries justify a checkpoint with this much less of the usual share."""
+
+
+class _Copied(NamedTuple):
+    """A finished copy: its place in the journal, and what was counted at that moment."""
+
+    position: Position
+    entries: int
+    bytes: int
+    modules: dict[str, int]
+
+
+class _Copy:
+    """A copy of the database, made a few pages at a time, that ends exactly at a seal.
+
+    What is committed to pages that were copied before is carried over by SQLite. So the copy
+    is the state at the moment of its last step, and that has to be the moment of a seal.
+    """
+
+    def __init__(self, state: State, path: str, pages_per_step: int) -> None:
+        self._destination = apsw.Connection(path)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+            self._destination.execute(f"PRAGMA {pragma}").fetchall()
+        self._backup = self._destination.backup("main", state.connection, "main")
+        self._pages = pages_per_step
+        self.copied: asyncio.Future[_Copied] = asyncio.get_running_loop().create_future()
+
+    def step(self) -> bool:
+        """Copy some pages; no transaction may be open. Whether that was all."""
+        return not self.copied.done() and self._backup.step(self._pages)
+
+    def close(self) -> None:
+        self._backup.close(True)
+        self._destination.close()
+        self.copied.cancel()
+
+
+class Checkpointer:
+    """Takes checkpoints when they are due, and collects what they make superfluous."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        state: State,
+        journal: Journal,
+        *,
+        clock: Clock,
+        config: DatabaseConfig,
+        base: Checkpoint | None,
+        entries: int,
+        size: int,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._journal = journal
+        self._clock = clock
+        self._config = config
+        self._chunks = ChunkStore(store, transfers=config.transfers)
+        self._kept: list[Contents] = []  # of this epoch, oldest first
+        self._copy: Copy | None = None
+        self._due = asyncio.Event()
+        self._taking = asyncio.Lock()
+        self.entries = entries
+        """Journal entries since the last checkpoint."""
+        self.bytes = size
+        """Bytes of those entries."""
+        self.seq = None if base is None else base.position.seq
+        """Place of the newest checkpoint."""
+        self.taken = 0
+        self._note_due()
+
+    @property
+    def chunks_uploaded(self) -> int:
+        return self._chunks.uploaded
+
+    @property
+    def chunks_reused(self) -> int:
+        return self._chunks.reused
+
+    def sealed(self, position: Position, size: int) -> None:
+        """An entry was sealed, and the state is exactly `position` now."""
+        self.entries += 1
+        self.bytes += size
+        if self._copy is not None:
+            self.clean(position)
+        elif self.entries % 16 == 0 or self.bytes >= self._config.checkpoint_bytes:
+            self._note_due()
+
+    def clean(self, position: Position) -> None:
+        """Nothing is open, and the state is exactly `position` now."""
+        copy = self._copy
+        if copy is not None and copy.step():
+            copy.copied.set_result(
+                _Copied(position, self.entries, self.bytes, self._state.versions())
+            )
+
+    def failed(self, error: TaqubaError) -> None:
+        """The journal stopped."""
+        if self._copy is not None and not self._copy.copied.done():
+            self._copy.copied.set_exception(error)
+
+    def _note_due(self) -> None:
+        config = self._config
+        share = max(self._state.size() * config.checkpoint_share, config.checkpoint_bytes)
+        many = self.entries >= config.checkpoint_entries
+        if self.bytes >= share or (many and self.bytes >= share / _SMALL_SHARE):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Take checkpoints when they are due, until cancelled."""
+        while True:
+            await self._due.wait()
+            try:
+                await self.take()
+            except (StoreError, OSError) as error:
+                logger.warning("a checkpoint failed and will be tried again: %s", error)
+                await self._clock.sleep(_PAUSE_AFTER_ERROR)
+            except TaqubaError as error:
+                if self._journal.failure is None:
+                    logger.error("checkpoints stop, since one failed for good: %s", error)
+                return
+
+    async def take(self) -> None:
+        """Take a checkpoint of now, and collect.
+
+        Raises:
+            StoreError, OSError: It could not be stored; nothing depends on it.
+            Fenced, Closed: The journal stopped.
+        """
+        async with self._taking:
+            self._due.clear()
+            async with scratch_folder(self._config.scratch) as folder:
+                path = os.path.join(folder, "checkpoint.db")
+                copied = await self._make_copy(path)
+                if copied.position.seq == self.seq:
+                    return
+                contents = await self._chunks.upload(
+                    path,
+                    epoch=self._journal.epoch,
+                    chunk_size=self._config.chunk_size,
+                    modules=copied.modules,
+                )
+            await self._journal.wait_stored(copied.position.seq)
+            checkpoint = Checkpoint(
+                position=copied.position,
+                created_at_ms=self._clock.now_ms(),
+                writer=self._journal.writer_id,
+                content=contents.to_json(),
+            )
+            await publish_checkpoint(self._store, checkpoint)
+            self.entries -= copied.entries
+            self.bytes -= copied.bytes
+            self.seq = copied.position.seq
+            self.taken += 1
+            self._kept.append(contents)
+            await self._collect(checkpoint)
+            self._note_due()
+
+    async def _make_copy(self, path: str) -> _Copied:
+        copy = _Copy(self._state, path, self._config.pages_per_step)
+        self._copy = copy
+        try:
+            while not copy.copied.done():
+                if self._state.is_clean:
+                    self.clean(self._journal.position)
+                    await self._clock.sleep(0)
+                else:
+                    await copy.copied  # each seal takes it on
+            return await copy.copied
+        finally:
+            self._copy = None
+            copy.close()
+
+    async def _collect(self, checkpoint: Checkpoint) -> None:
+        keep = self._config.keep_checkpoints
+        del self._kept[:-keep]
+        await collect(self._store, checkpoint, keep=keep)
+        if len(self._kept) == keep:
+            # Every checkpoint that is left is of this epoch.
+            await self._chunks.collect(self._journal.epoch, self._kept)

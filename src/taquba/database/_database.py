@@ -1,0 +1,331 @@
+"""The database as the layers above see it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from taquba.database._checkpoints import Checkpointer
+from taquba.database._config import DatabaseConfig, DatabaseStatistics
+from taquba.database._machine import Machine
+from taquba.database._schema import SchemaModule
+from taquba.errors import Closed, InvalidState, TaqubaError
+from taquba.journal import Journal, JournalConfig, Position
+
+if TYPE_CHECKING:
+    import apsw
+
+    from taquba.clock import Clock
+    from taquba.objectstore import ObjectStore
+
+__all__ = ["Database", "Transaction"]
+
+_SAVEPOINT = "SAVEPOINT work"
+_RELEASE = "RELEASE work"
+_ROLLBACK = "ROLLBACK TO work"
+
+
+@final
+class Transaction:
+    """Changes that happen together or not at all; made by `Database.transaction`.
+
+    The body of the ``with`` block is synchronous. Leaving it by an exception rolls it back;
+    leaving it normally applies it here and now, and `durable` waits until it is stored.
+    """
+
+    __slots__ = ("_before", "_database", "execute", "ticket")
+
+    ticket: int
+    """Of the journal's batch that holds the changes; 0 if there were none."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._before = 0
+        self.ticket = 0
+        self.execute = database.execute
+        """Run one statement; see `apsw.Connection.execute`."""
+
+    def __enter__(self) -> Transaction:
+        database = self._database
+        if database._blocked or database._in_transaction:
+            database._refuse()
+        database._in_transaction = True
+        state = database._state
+        if state.session is None:
+            state.begin()
+        self.execute(_SAVEPOINT)
+        self._before = state.connection.total_changes()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        database = self._database
+        database._in_transaction = False
+        if kind is None:
+            self.execute(_RELEASE)
+            if database._state.connection.total_changes() != self._before:
+                self.ticket = database._journal.append()
+        else:
+            self.execute(_ROLLBACK)
+            self.execute(_RELEASE)
+
+    async def durable(self) -> None:
+        """Return when the changes will survive any crash.
+
+        Giving up waiting does not undo them: they may still become durable.
+
+        Raises:
+            Fenced: Another process took the store over, and the changes are lost.
+            Closed, CommitUnknown: The database was closed before.
+        """
+        if self.ticket:
+            await self._database._journal.durable(self.ticket)
+
+
+@final
+class Database:
+    """A SQLite database in memory, whose every committed change is in the journal.
+
+    Reading is immediate and sees what was committed here, durable or not; `barrier` waits
+    until what was seen is durable.
+    """
+
+    def __init__(self, machine: Machine, journal: Journal, checkpointer: Checkpointer) -> None:
+        """Use `open`."""
+        self._machine = machine
+        self._state = machine.state
+        self._journal = journal
+        self._checkpointer = checkpointer
+        self._in_transaction = False
+        self._blocked: TaqubaError | None = None
+        self._failure_callbacks: list[Callable[[TaqubaError], None]] = []
+        self._checkpoints = asyncio.ensure_future(checkpointer.run())
+        self._closing: asyncio.Future[None] | None = None
+        self.execute: Callable[..., apsw.Cursor] = self._state.execute
+        """Run one statement that reads; see `apsw.Connection.execute`."""
+
+    @classmethod
+    async def open(
+        cls,
+        store: ObjectStore,
+        modules: Sequence[SchemaModule],
+        *,
+        clock: Clock,
+        config: DatabaseConfig | None = None,
+        journal_config: JournalConfig | None = None,
+    ) -> Database:
+        """Take a store over, and bring the database to what its journal says.
+
+        Args:
+            store: Where journal and checkpoints are.
+            modules: The tables that must be there; they are created or migrated.
+            clock: Time and randomness.
+            config: Settings.
+            journal_config: Settings of the journal.
+
+        Raises:
+            CorruptStore: What is stored is damaged; the message names the object.
+            IncompatibleStore: A newer version wrote it; nothing was changed.
+            StoreError: The store cannot be used.
+        """
+        config = config or DatabaseConfig()
+        machine = Machine(store, modules, config)
+        try:
+            journal = await Journal.open(
+                store,
+                machine,
+                clock=clock,
+                config=journal_config,
+                metadata=machine.metadata(),
+            )
+        except BaseException:
+            machine.close()
+            raise
+        checkpointer = Checkpointer(
+            store,
+            machine.state,
+            journal,
+            clock=clock,
+            config=config,
+            base=machine.base,
+            entries=machine.replayed_entries,
+            size=machine.replayed_bytes,
+        )
+        database = cls(machine, journal, checkpointer)
+        machine.attach(journal, checkpointer, database._failed)
+        try:
+            migrated = False
+            for module in modules:
+                migrated |= await database._add_module(module)
+            if migrated:
+                await database.checkpoint()
+        except BaseException:
+            await database.close(timeout=0)
+            raise
+        return database
+
+    # -- reading and changing ---------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """A set of changes; use it with ``with``. Transactions do not nest."""
+        return Transaction(self)
+
+    async def barrier(self) -> None:
+        """Wait until everything that is visible now is durable.
+
+        Raises:
+            Fenced, Closed, CommitUnknown: That will not happen, or is not known.
+        """
+        if self._blocked is not None:
+            raise copy.copy(self._blocked)
+        journal = self._journal
+        if journal.last_ticket > journal.acknowledged_ticket:
+            await journal.durable(journal.last_ticket)
+
+    @property
+    def admitting(self) -> bool:
+        """Whether new transactions should begin: not too much waits to become durable."""
+        return self._journal.admitting
+
+    async def admit(self) -> None:
+        """Wait until `admitting`.
+
+        Raises:
+            Fenced, Closed, CommitUnknown: The database stopped.
+        """
+        if self._blocked is not None:
+            raise copy.copy(self._blocked)
+        if not self._journal.admitting:
+            await self._journal.admit()
+
+    def before_seal(self, callback: Callable[[], None]) -> None:
+        """Call this before each seal; it may write rows with `execute`."""
+        self._machine.before_seal.append(callback)
+
+    async def add_module(self, module: SchemaModule) -> None:
+        """Create or migrate the tables of a further module; durable when this returns.
+
+        Raises:
+            IncompatibleStore: The store has a newer version of it.
+            InvalidSchema: Its changes could not be replicated; nothing was changed.
+        """
+        if await self._add_module(module):
+            await self.checkpoint()
+
+    async def _add_module(self, module: SchemaModule) -> bool:
+        """As `add_module`; whether an older version was migrated."""
+        stored = self._state.versions().get(module.name)
+        statements = module.steps_from(stored)
+        if stored == module.version:
+            return False
+        await self.admit()
+        self._journal.seal_now()
+        with self.transaction() as tx:
+            pass  # refuses what is closed or nested, before anything is done
+        self._state.define(statements)
+        with self.transaction() as tx:
+            tx.execute(
+                "INSERT INTO schema_modules VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
+                (module.name, module.version),
+            )
+        await tx.durable()
+        return stored is not None
+
+    async def checkpoint(self) -> None:
+        """Take a checkpoint now; they are also taken when they are due.
+
+        Raises:
+            StoreError: It could not be stored. No commit depends on it.
+            Fenced, Closed, CommitUnknown: The database stopped.
+        """
+        if self._blocked is not None:
+            raise copy.copy(self._blocked)
+        await self._checkpointer.take()
+
+    # -- what it is -------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> TaqubaError | None:
+        """Why the database stopped by itself, or None."""
+        return self._journal.failure
+
+    def on_failure(self, callback: Callable[[TaqubaError], None]) -> None:
+        """Call this when the database stops by itself."""
+        self._failure_callbacks.append(callback)
+
+    @property
+    def position(self) -> Position:
+        """Place in the journal of the last seal."""
+        return self._journal.position
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, for its statistics."""
+        return self._journal
+
+    def statistics(self) -> DatabaseStatistics:
+        """Sizes and counts."""
+        checkpointer = self._checkpointer
+        return DatabaseStatistics(
+            size=self._state.size(),
+            entries_since_checkpoint=checkpointer.entries,
+            bytes_since_checkpoint=checkpointer.bytes,
+            checkpoint_seq=checkpointer.seq,
+            checkpoints=checkpointer.taken,
+            chunks_uploaded=checkpointer.chunks_uploaded,
+            chunks_reused=checkpointer.chunks_reused,
+        )
+
+    # -- the end ----------------------------------------------------------------------------
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Store what is committed, and let go. Safe to call twice; always terminates.
+
+        Args:
+            timeout: Seconds to wait for a store that does not answer; None waits for ever.
+
+        Raises:
+            CommitUnknown: The time was up; the last commits may still become durable.
+            Fenced: Another process took the store over while this waited.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(timeout))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, timeout: float | None) -> None:
+        if self._blocked is None:
+            self._block(Closed("it was closed: open the store again to go on"))
+        self._checkpoints.cancel()
+        await asyncio.gather(self._checkpoints, return_exceptions=True)
+        try:
+            await self._journal.close(timeout=timeout)
+        finally:
+            self.execute = self._refuse_reading
+            self._machine.close()
+
+    def _failed(self, error: TaqubaError) -> None:
+        self._block(error)
+        self._checkpoints.cancel()
+        for callback in self._failure_callbacks:
+            callback(error)
+
+    def _block(self, error: TaqubaError) -> None:
+        self._blocked = error
+
+    def _refuse(self) -> NoReturn:
+        if self._blocked is not None:
+            raise copy.copy(self._blocked)
+        raise InvalidState("transactions do not nest: leave the first one before the next")
+
+    def _refuse_reading(self, *_: Any) -> NoReturn:
+        raise copy.copy(self._blocked or Closed("it was closed"))
+
+

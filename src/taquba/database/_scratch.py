@@ -1,0 +1,22 @@
+"""Folders for temporary copies."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+__all__ = ["scratch_folder"]
+
+
+@asynccontextmanager
+async def scratch_folder(parent: str | None) -> AsyncGenerator[str]:
+    """A folder that is removed at the end, in a thread: a large file takes its time."""
+    folder = tempfile.mkdtemp(prefix="taquba-", dir=parent)
+    try:
+        yield folder
+    finally:
+        removal = asyncio.ensure_future(asyncio.to_thread(shutil.rmtree, folder, True))
+        await asyncio.shield(removal)
