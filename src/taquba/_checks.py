@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
 
@@ -16,20 +16,24 @@ _ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 def blob(value: object, *, name: str, limit: int) -> bytes:
     """Bytes of at most `limit`; a bytearray or memoryview is copied."""
-    if isinstance(value, (bytearray, memoryview)):
-        value = bytes(value)
-    if not isinstance(value, bytes):
+    data: object = value
+    if isinstance(value, bytearray):
+        data = bytes(value)
+    elif isinstance(value, memoryview):
+        data = cast("memoryview[int]", value).tobytes()
+    if not isinstance(data, bytes):
+        kind = type(data).__name__
         hint = "encode it, for example with .encode() or json.dumps(…).encode()"
-        if inspect.isawaitable(value):
-            _close(value)
+        if inspect.isawaitable(data):
+            _close(data)
             hint = "is an 'await' missing?"
-        raise InvalidType(f"{name} must be bytes, not {type(value).__name__}: {hint}")
-    if len(value) > limit:
+        raise InvalidType(f"{name} must be bytes, not {kind}: {hint}")
+    if len(data) > limit:
         raise ValueTooLarge(
-            f"{name} has {len(value):,} bytes and may have {limit:,}: "
+            f"{name} has {len(data):,} bytes and may have {limit:,}: "
             "put large data in an object of your own and pass its name"
         )
-    return value
+    return data
 
 
 def identifier(value: object, *, name: str, error: type[InvalidArgument], limit: int) -> str:

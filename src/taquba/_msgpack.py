@@ -15,7 +15,7 @@ def pack(value: Any) -> bytes:
     """
     import msgpack  # type: ignore[import-untyped, unused-ignore]
 
-    packed: bytes = msgpack.packb(value)  # pyright: ignore[reportUnknownMemberType]
+    packed: bytes = msgpack.packb(value)  # pyright: ignore
     return packed
 
 

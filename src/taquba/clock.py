@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from taquba.errors import InvalidArgument, InvalidType
 
@@ -76,7 +76,7 @@ async def wait_for_event(event: asyncio.Event, timeout: float | None, clock: Clo
     if timeout is None:
         await event.wait()
         return True
-    waits = [
+    waits: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(event.wait()),
         asyncio.ensure_future(clock.sleep(max(timeout, 0.0))),
     ]

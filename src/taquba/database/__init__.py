@@ -6,12 +6,16 @@ from taquba.database._database import Database as Database
 from taquba.database._database import Transaction as Transaction
 from taquba.database._schema import InvalidSchema as InvalidSchema
 from taquba.database._schema import SchemaModule as SchemaModule
+from taquba.database._state import Execute as Execute
+from taquba.database._state import Rows as Rows
 
 __all__ = [
     "Database",
     "DatabaseConfig",
     "DatabaseStatistics",
+    "Execute",
     "InvalidSchema",
+    "Rows",
     "SchemaModule",
     "Transaction",
 ]

@@ -34,14 +34,14 @@ def decode_body(name: str, body: bytes) -> tuple[list[str], bytes]:
         raise CorruptStore(f"{name} is damaged: {error}") from error
     if not isinstance(decoded, list) or not decoded:
         raise CorruptStore(f"{name} is damaged: its body is no list")
-    parts = cast("list[Any]", decoded)
+    parts: list[Any] = [*decoded]  # pyright: ignore
     if isinstance(parts[0], int) and parts[0] > BODY_VERSION:
         raise IncompatibleStore(
             f"{name} has body version {parts[0]}, and this process reads up to {BODY_VERSION}: "
             "upgrade taquba here. Nothing was changed"
         )
     match parts:
-        case [1, list() as statements, bytes() as patchset]:
-            return cast("list[str]", statements), patchset
+        case [1, list(), bytes()]:
+            return cast("list[str]", parts[1]), parts[2]
         case _:
             raise CorruptStore(f"{name} is damaged: its body has the wrong shape")

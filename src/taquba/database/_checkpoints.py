@@ -1,5 +1,9 @@
 """Taking checkpoints beside the work, and deleting what they make superfluous."""
 
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import asyncio
@@ -87,7 +91,7 @@ class Checkpointer:
         self._config = config
         self._chunks = ChunkStore(store, transfers=config.transfers)
         self._kept: list[Contents] = []  # of this epoch, oldest first
-        self._copy: Copy | None = None
+        self._copy: _Copy | None = None
         self._due = asyncio.Event()
         self._taking = asyncio.Lock()
         self.entries = entries

@@ -74,14 +74,14 @@ class Contents:
             )
             expected = -(-contents.size // contents.chunk_size)
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise CorruptStore(f"{name} is damaged: its content is incomplete ({error!r})") from error
+            raise CorruptStore(f"{name} is damaged: it is incomplete ({error!r})") from error
         if expected != len(contents.digests):
             raise CorruptStore(
                 f"{name} is damaged: it lists {len(contents.digests)} chunks, not {expected}"
             )
         return contents
 
-    def keys(self) -> set[str]:
+    def chunk_keys(self) -> set[str]:
         """Keys of all its pieces."""
         return {chunk_key(self.epoch, digest) for digest in self.digests}
 
@@ -105,7 +105,8 @@ class ChunkStore:
         count = -(-size // chunk_size)
 
         async def send(index: int) -> str:
-            data, digest = await asyncio.to_thread(_read_piece, path, index * chunk_size, chunk_size)
+            start = index * chunk_size
+            data, digest = await asyncio.to_thread(_read_piece, path, start, chunk_size)
             key = chunk_key(epoch, digest)
             if key in self._present:
                 self.reused += 1
@@ -151,7 +152,7 @@ class ChunkStore:
 
     async def collect(self, epoch: int, kept: Iterable[Contents]) -> int:
         """Delete every piece up to `epoch` that no kept checkpoint needs; how many."""
-        needed: set[str] = set().union(*(contents.keys() for contents in kept))
+        needed = {key for contents in kept for key in contents.chunk_keys()}
         doomed: list[str] = []
         count = 0
         async for key in self._keys_up_to(epoch):
@@ -222,8 +223,10 @@ async def _in_order(work: Callable[[int], Awaitable[T]], count: int, at_once: in
             for _ in range(min(at_once, count)):
                 group.start_soon(worker)
     except BaseExceptionGroup as errors:
-        error: BaseException = errors
-        while isinstance(error, BaseExceptionGroup):
-            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-        raise error from None
+        raise _first_error(errors) from None
     return [results[index] for index in range(count)]
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first: Any = group.exceptions[0]
+    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore

@@ -12,12 +12,11 @@ from taquba.database._checkpoints import Checkpointer
 from taquba.database._config import DatabaseConfig, DatabaseStatistics
 from taquba.database._machine import Machine
 from taquba.database._schema import SchemaModule
+from taquba.database._state import Execute
 from taquba.errors import Closed, InvalidState, TaqubaError
 from taquba.journal import Journal, JournalConfig, Position
 
 if TYPE_CHECKING:
-    import apsw
-
     from taquba.clock import Clock
     from taquba.objectstore import ObjectStore
 
@@ -45,8 +44,8 @@ class Transaction:
         self._database = database
         self._before = 0
         self.ticket = 0
-        self.execute = database.execute
-        """Run one statement; see `apsw.Connection.execute`."""
+        self.execute: Execute = database.execute
+        """Run one statement; its rows come from `fetchone` and `fetchall`."""
 
     def __enter__(self) -> Transaction:
         database = self._database
@@ -108,8 +107,8 @@ class Database:
         self._failure_callbacks: list[Callable[[TaqubaError], None]] = []
         self._checkpoints = asyncio.ensure_future(checkpointer.run())
         self._closing: asyncio.Future[None] | None = None
-        self.execute: Callable[..., apsw.Cursor] = self._state.execute
-        """Run one statement that reads; see `apsw.Connection.execute`."""
+        self.execute: Execute = self._state.execute
+        """Run one statement that reads; its rows come from `fetchone` and `fetchall`."""
 
     @classmethod
     async def open(
@@ -327,5 +326,3 @@ class Database:
 
     def _refuse_reading(self, *_: Any) -> NoReturn:
         raise copy.copy(self._blocked or Closed("it was closed"))
-
-

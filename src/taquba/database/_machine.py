@@ -12,8 +12,8 @@ import apsw
 from taquba._msgpack import pack, unpack
 from taquba.database._body import BODY_VERSION
 from taquba.database._chunks import ChunkStore, Contents
-from taquba.database._scratch import scratch_folder
 from taquba.database._schema import SchemaModule
+from taquba.database._scratch import scratch_folder
 from taquba.database._state import State
 from taquba.errors import CorruptStore, IncompatibleStore, TaqubaError
 from taquba.journal import Checkpoint, Entry, Position

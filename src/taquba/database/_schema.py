@@ -4,6 +4,10 @@ SQLite records changes only of tables with a declared primary key, and says noth
 the others; so what it would not record is refused here.
 """
 
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -93,7 +97,7 @@ def check_tables(connection: apsw.Connection) -> None:
     """
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema"):
         if kind == "trigger":
-            raise InvalidSchema(f"trigger {name!r}: rows are replicated, so triggers would act twice")
+            raise InvalidSchema(f"trigger {name!r}: rows are replicated, so it would act twice")
         if name == "sqlite_sequence":
             raise InvalidSchema("a table is AUTOINCREMENT: choose the keys yourself")
         if kind == "table" and str(sql).upper().startswith("CREATE VIRTUAL"):
@@ -109,7 +113,8 @@ def check_tables(connection: apsw.Connection) -> None:
         for column, not_null in keys:
             if not not_null:
                 raise InvalidSchema(
-                    f"column {column!r} of table {table!r} is in the primary key: declare it NOT NULL"
+                    f"column {column!r} of table {table!r} is in the primary key: "
+                    "declare it NOT NULL"
                 )
         if connection.execute(f"PRAGMA foreign_key_list({quoted})").fetchall():
             raise InvalidSchema(f"table {table!r} has a foreign key: changes apply in any order")

@@ -1,10 +1,16 @@
 """The SQLite database itself: in memory, changed in batches, each batch a patchset."""
 
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import apsw
 
@@ -12,7 +18,20 @@ from taquba.database._body import decode_body, encode_body
 from taquba.database._schema import MODULES_TABLE, check_tables, table_names
 from taquba.errors import CorruptStore
 
-__all__ = ["State"]
+__all__ = ["Execute", "Rows", "State"]
+
+
+class Rows(Protocol):
+    """The rows of a statement, one tuple each."""
+
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+Execute = Callable[..., Rows]
+"""Runs one SQL statement: ``execute(sql, parameters=())``."""
+
 
 _numbers = itertools.count()
 """Names for in-memory files, which are shared by name within a process."""
@@ -34,9 +53,7 @@ class State:
             flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
         )
         limit = ctypes.c_int64(_LARGEST)
-        self.connection.file_control(
-            "main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit)
-        )
+        self.connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
         # Without this SQLite prepares a statement anew whenever a value is bound that its
         # planner once looked at to judge a partial index: six times the cost of a claim.
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -49,7 +66,7 @@ class State:
             "cache_spill = OFF",
         ):
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
-        self.execute = self.connection.execute
+        self.execute: Execute = self.connection.execute
         self.session: apsw.Session | None = None
         self._statements: list[str] = []
         self._tables: frozenset[str] = frozenset()
@@ -89,9 +106,7 @@ class State:
     @property
     def is_clean(self) -> bool:
         """Whether nothing was written since the last seal."""
-        return (
-            not self._statements and self.connection.txn_state("main") != apsw.SQLITE_TXN_WRITE
-        )
+        return not self._statements and self.connection.txn_state("main") != apsw.SQLITE_TXN_WRITE
 
     def define(self, statements: list[str]) -> None:
         """Run DDL, to be part of the next body. Only when the state is clean.
@@ -144,14 +159,12 @@ class State:
             return table in self._tables
 
         def conflict(reason: int, change: apsw.TableChange) -> int:
-            kind = apsw.mapping_session_conflict.get(reason, reason)  # type: ignore[call-overload]
+            kind = apsw.mapping_session_conflict.get(reason, reason)
             problems.append(f"{change.op} in table {change.name!r}: {kind}")
             return apsw.SQLITE_CHANGESET_ABORT
 
-        try:
+        with contextlib.suppress(apsw.AbortError):  # what `conflict` asked for
             apsw.Changeset.apply(patchset, self.connection, filter=known, conflict=conflict)
-        except apsw.AbortError:
-            pass
         if problems:
             raise CorruptStore(
                 f"{name} does not apply to the state before it: {'; '.join(problems[:3])}"

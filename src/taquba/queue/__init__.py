@@ -20,8 +20,8 @@ from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
 from taquba.queue._queue import Opening as Opening
 from taquba.queue._queue import Queue as Queue
-from taquba.queue._records import CancelOutcome as CancelOutcome
 from taquba.queue._records import Cancelled as Cancelled
+from taquba.queue._records import CancelOutcome as CancelOutcome
 from taquba.queue._records import Claim as Claim
 from taquba.queue._records import Enqueued as Enqueued
 from taquba.queue._records import Job as Job

@@ -156,9 +156,7 @@ class Effects:
         return bool(self.jobs or self.puts or self.deletes)
 
     def __repr__(self) -> str:
-        return (
-            f"Effects(jobs={len(self.jobs)}, puts={len(self.puts)}, deletes={len(self.deletes)})"
-        )
+        return f"Effects(jobs={len(self.jobs)}, puts={len(self.puts)}, deletes={len(self.deletes)})"
 
 
 def _conflict(key: str | bytes) -> ConflictingEffects:

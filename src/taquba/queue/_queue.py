@@ -25,7 +25,6 @@ from taquba.queue._records import (
     Claim,
     Enqueued,
     Job,
-    JobState,
     QueueStats,
     Settled,
 )
@@ -317,9 +316,7 @@ class Queue:
         claims = await self.claim_many(queue, 1, lease)
         return claims[0] if claims else None
 
-    async def claim_many(
-        self, queue: str, n: int, lease: Duration | None = None
-    ) -> list[Claim]:
+    async def claim_many(self, queue: str, n: int, lease: Duration | None = None) -> list[Claim]:
         """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`."""
         name = _validate.queue_name(queue)
         count = _validate.count(n, MAX_BATCH_SIZE)
@@ -433,7 +430,7 @@ class Queue:
     async def get_job(self, job_id: str) -> Job | None:
         """The job as it is now, or None. What it reports is durable."""
         row = self._core.database.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?",  # noqa: S608  (no input in it)
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?",
             (_validate.job_id(job_id),),
         ).fetchone()
         await self._core.database.barrier()
@@ -537,8 +534,9 @@ class Opening:
         return self._opening().__await__()  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> Queue:
-        self._queue = await self._opening()
-        return self._queue
+        queue: Queue = await self._opening()
+        self._queue = queue
+        return queue
 
     async def __aexit__(
         self,

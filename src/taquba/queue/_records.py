@@ -11,7 +11,6 @@ from taquba._checks import as_datetime
 from taquba._msgpack import unpack
 from taquba.clock import Duration, seconds
 
-
 if TYPE_CHECKING:
     from taquba.queue._leases import CancelToken, Lease
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -13,8 +13,8 @@ from taquba.queue._effects import Effects, NewJob
 from taquba.queue._leases import Lease
 from taquba.queue._records import (
     JOB_COLUMNS,
-    CancelOutcome,
     Cancelled,
+    CancelOutcome,
     Claim,
     Enqueued,
     Job,
@@ -24,7 +24,7 @@ from taquba.queue._records import (
 
 if TYPE_CHECKING:
     from taquba.clock import Duration
-    from taquba.database import Transaction
+    from taquba.database import Execute, Transaction
 
 __all__ = ["QueueTransaction"]
 
@@ -44,9 +44,7 @@ _CLAIM_AND_DROP_KEY = (
 )
 _REMOVE_CLAIMED = "DELETE FROM jobs WHERE seq = ? AND state = 2"
 _END = "UPDATE jobs SET state = ?, ended_at = ?, last_error = ?, claimed_at = ? WHERE seq = ?"
-_RETRY = (
-    "UPDATE jobs SET state = ?, run_at = ?, claimed_at = NULL, last_error = ? WHERE seq = ?"
-)
+_RETRY = "UPDATE jobs SET state = ?, run_at = ?, claimed_at = NULL, last_error = ? WHERE seq = ?"
 _BY_SEQ = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?"
 _BY_ID = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
@@ -98,7 +96,19 @@ class QueueTransaction:
         >>> await tx.durable()                                       # doctest: +SKIP
     """
 
-    __slots__ = ("_after", "_claimed", "_core", "_defer", "_deferred", "_ended", "_moves", "_now_ms", "_tx", "_woken", "execute")
+    __slots__ = (
+        "_after",
+        "_claimed",
+        "_core",
+        "_defer",
+        "_deferred",
+        "_ended",
+        "_moves",
+        "_now_ms",
+        "_tx",
+        "_woken",
+        "execute",
+    )
 
     def __init__(self, core: Core, *, defer_successors: bool = False) -> None:
         """Not for callers: use `Queue.transaction`.
@@ -116,7 +126,7 @@ class QueueTransaction:
         self._woken: list[Lane] = []
         self._after: list[Callable[[], None]] = []
         self._now_ms = core.clock.now_ms()
-        self.execute = self._tx.execute
+        self.execute: Execute = self._tx.execute
         """Run SQL on tables that are the caller's own, in the same transaction."""
 
     @property
@@ -394,9 +404,7 @@ class QueueTransaction:
         lane = self._settle(claim)
         delay_ms = lane.config.backoff_ms(row[5])
         if retry_after is not None:
-            delay_ms = max(
-                delay_ms, round(_validate.lease_seconds(retry_after) * 1000)
-            )
+            delay_ms = max(delay_ms, round(_validate.lease_seconds(retry_after) * 1000))
         state, run_at = _PENDING, None
         if delay_ms > 0:
             state, run_at = _SCHEDULED, self._now_ms + delay_ms
@@ -428,9 +436,7 @@ class QueueTransaction:
                 dead = self.execute(_BY_SEQ, (lease.seq,)).fetchone()
                 lane.dead_letter_hook(self, Job(dead, lane.name))
             return
-        self.execute(
-            "UPDATE jobs SET state = 0, claimed_at = NULL WHERE seq = ?", (lease.seq,)
-        )
+        self.execute("UPDATE jobs SET state = 0, claimed_at = NULL WHERE seq = ?", (lease.seq,))
         self._entered(lane, _CLAIMED, _PENDING, None)
 
     def _settle(self, claim: Claim) -> Lane:
@@ -449,9 +455,7 @@ class QueueTransaction:
             self.execute(_REMOVE_CLAIMED, (seq,))
             self._moves.append((lane, _CLAIMED, _DONE))
             return
-        self.execute(
-            "UPDATE jobs SET state = 3, ended_at = ? WHERE seq = ?", (self._now_ms, seq)
-        )
+        self.execute("UPDATE jobs SET state = 3, ended_at = ? WHERE seq = ?", (self._now_ms, seq))
         self._moves.append((lane, _CLAIMED, _DONE))
         self._core.on_kept()
 
@@ -505,7 +509,7 @@ class QueueTransaction:
             raise JobNotFound(f"there is no job {job_id!r}")
         if row[3] != _DEAD:
             raise InvalidState(
-                f"job {job_id!r} is {JobState(row[3]).name.lower()}: only a dead job can be requeued"
+                f"job {job_id!r} is {JobState(row[3]).name.lower()}: only dead jobs are requeued"
             )
         self.execute(
             "UPDATE jobs SET state = 0, attempts = 0, last_error = NULL, ended_at = NULL,"
@@ -544,9 +548,7 @@ def recover(core: Core) -> int:
 
     Their leases were in that process's memory and are void, however much was left.
     """
-    rows: Iterable[tuple[int, int]] = core.database.execute(
-        "SELECT seq, queue FROM jobs WHERE state = 2"
-    ).fetchall()
+    rows = core.database.execute("SELECT seq, queue FROM jobs WHERE state = 2").fetchall()
     found = 0
     with QueueTransaction(core) as tx:
         for seq, number in rows:

@@ -29,8 +29,8 @@ from taquba.queue._config import (
 __all__ = [
     "attempts",
     "count",
-    "due_ms",
     "dedup_key",
+    "due_ms",
     "error_text",
     "headers",
     "job_id",
@@ -67,9 +67,8 @@ def job_id(value: object) -> str:
 
 def headers(value: Mapping[str, str] | None) -> bytes | None:
     """The stored form of headers: MessagePack, or None when there are none."""
-    if not value:
-        if value is None or isinstance(value, Mapping):
-            return None
+    if value is None:
+        return None
     if not isinstance(value, Mapping):
         raise InvalidType(f"headers must be a mapping of str to str, not {type(value).__name__}")
     size = 0
@@ -79,6 +78,8 @@ def headers(value: Mapping[str, str] | None) -> bytes | None:
         size += len(utf8(key, "a header name")) + len(utf8(text, f"header {key!r}"))
     if size > MAX_HEADERS_SIZE:
         raise ValueTooLarge(f"headers have {size:,} bytes and may have {MAX_HEADERS_SIZE:,}")
+    if not value:
+        return None
     return pack(dict(value))
 
 

@@ -139,9 +139,7 @@ class Worker:
                 self._flush_is_due = True
                 group.start_soon(self._flush_when_admitted)
             return
-        batch = [
-            self._finished.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._finished)))
-        ]
+        batch = [self._finished.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._finished)))]
         if self._finished:
             self._flush_soon()
         self._busy -= len(batch)
@@ -162,9 +160,7 @@ class Worker:
         await self._core.database.admit()
         self._flush()
 
-    def _settle_and_claim(
-        self, batch: list[_Finished]
-    ) -> tuple[QueueTransaction, list[Claim]]:
+    def _settle_and_claim(self, batch: list[_Finished]) -> tuple[QueueTransaction, list[Claim]]:
         try:
             return self._commit([x.settlement for x in batch if x.settlement is not None])
         except Exception as error:

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 import anyio
 
-from taquba.errors import ClaimLost, InvalidArgument, InvalidType, SerializationError
 from taquba._checks import blob
 from taquba._msgpack import pack, unpack
+from taquba.errors import (
+    ClaimLost,
+    InvalidArgument,
+    InvalidType,
+    SerializationError,
+    ValueTooLarge,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -293,5 +299,5 @@ def _check_key(key: object) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"memo key {key!r} cannot be encoded as UTF-8: {error}") from None
     if size > MAX_MEMO_KEY_SIZE:
-        raise InvalidArgument(f"the memo's key has {size:,} bytes and may have {MAX_MEMO_KEY_SIZE:,}")
+        raise ValueTooLarge(f"the memo's key has {size:,} bytes and may have {MAX_MEMO_KEY_SIZE:,}")
     return key

@@ -92,7 +92,7 @@ class RunOutcome:
     """What `Succeed` carried."""
     error: str | None
     final_step: int
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     """The submitter's headers."""
 
 

@@ -129,8 +129,10 @@ class RunTable:
 
     def current_step(self, life: int) -> tuple[str, int, int, str] | None:
         """Run id, status, step number and job id of one life; what a delivery needs to know."""
-        rows = self._queue.peek("SELECT run_id, status, step, job_id FROM runs WHERE life = ?", (life,))
-        return rows[0] if rows else None  # type: ignore[return-value]
+        rows = self._queue.peek(
+            "SELECT run_id, status, step, job_id FROM runs WHERE life = ?", (life,)
+        )
+        return rows[0] if rows else None
 
     def unfinished(self) -> int:
         """How many runs have not ended."""
@@ -141,7 +143,7 @@ class RunTable:
 
     def of_dead_jobs(self) -> list[tuple[int, str | None]]:
         """Active runs whose step is dead, with its last error."""
-        return self._queue.peek(  # type: ignore[return-value]
+        return self._queue.peek(
             "SELECT runs.life, jobs.last_error FROM runs JOIN jobs ON jobs.id = runs.job_id"
             " WHERE runs.queue = ? AND runs.status = 0 AND jobs.state = ?",
             (self._name, int(JobState.DEAD)),
@@ -184,9 +186,7 @@ class RunTable:
             (life, self._name, run_id, job_id, digest, tx.now_ms, headers),
         )
 
-    def advance(
-        self, tx: QueueTransaction, life: int, run_id: str, step: int, job_id: str
-    ) -> None:
+    def advance(self, tx: QueueTransaction, life: int, run_id: str, step: int, job_id: str) -> None:
         """Go on to the next step, whose job this is."""
         if len(self._advanced) >= _MOST_REMEMBERED:
             self._advanced.clear()

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import anyio
 
@@ -313,12 +313,13 @@ class WorkflowRuntime:
                 return await ended
             timer = asyncio.ensure_future(self._queue.clock.sleep(limit))
             try:
-                await asyncio.wait({ended, timer}, return_when=asyncio.FIRST_COMPLETED)
+                waited: list[asyncio.Future[Any]] = [ended, timer]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 timer.cancel()
                 await asyncio.gather(timer, return_exceptions=True)
             if not ended.done():
-                raise TimeoutError(f"run {run.run_id!r} had not ended after {limit:g} s; it goes on")
+                raise TimeoutError(f"run {run.run_id!r} did not end in {limit:g} s; it goes on")
             return ended.result()
         finally:
             waiters.remove(ended)
@@ -383,8 +384,9 @@ async def _no_handler(claim: Claim) -> Settlement:
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one error of a group whose errors all say the same, or else the group."""
-    errors: list[BaseException] = []
-    for error in group.exceptions:
-        errors.append(_only_error(error) if isinstance(error, BaseExceptionGroup) else error)
+    errors = [
+        _only_error(error) if isinstance(error, BaseExceptionGroup) else error  # pyright: ignore
+        for error in group.exceptions
+    ]
     first = errors[0]
     return first if all(type(error) is type(first) for error in errors) else group
