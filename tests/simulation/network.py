@@ -228,9 +228,7 @@ class Client:
                 if draw() < 0.75:
                     loop.call_later(under_way(), lambda: arrive(answered=False))
                 failed = StoreUnavailable("no answer", operation=operation, key=key)
-                process.when_awake(
-                    0.05 + draw() * 0.5, lambda: deliver(None, failed)
-                )
+                process.when_awake(0.05 + draw() * 0.5, lambda: deliver(None, failed))
             elif fate < weather.lost + weather.twice:
                 first = under_way()
                 loop.call_later(first, lambda: arrive(answered=False))

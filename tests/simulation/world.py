@@ -136,9 +136,7 @@ class Writer:
         self.number = world.writers
         world.writers += 1
         world.appended[self.number] = []
-        self.process = Process(
-            f"w{self.number}", world.store, world.random, weather, world.note
-        )
+        self.process = Process(f"w{self.number}", world.store, world.random, weather, world.note)
         self.machine = Numbers(world, self.process, self.number)
         self.journal: Journal | None = None
         self.side_tasks: list[asyncio.Task[None]] = []

@@ -6,20 +6,22 @@
          0     8  magic, b"TAQUBAJ\\n"
          8     2  format version
         10     1  kind: 1 = ordinary, 2 = epoch
-        11     1  reserved, 0
+        11     1  flags: 1 = ahead
         12     4  window of the store
         16     8  epoch
         24     8  seq
         32     8  durable_before: every seq below it was acknowledged when this was sealed
         40     8  commit time, milliseconds since the Unix epoch, signed
         48    16  writer id
-        64    32  digest of the previous valid entry
+        64    32  digest at the place before; zero if ahead
         96     8  length of the body
        104    32  sha256 of the body
        136     4  crc32 of the 136 bytes before
        140        body
 
-All numbers are big-endian. The digest of an entry is the sha256 of all its bytes, so
+An epoch entry is *ahead* when it was created in the path of a log that kept moving, so that
+its writer could not know what would come before it; see `taquba.journal._takeover`. All
+numbers are big-endian. The digest of an entry is the sha256 of all its bytes, so
 ``sha256sum`` on the object gives what the next entry must name.
 """
 
@@ -37,6 +39,7 @@ __all__ = ["FORMAT_VERSION", "HEADER_SIZE", "Entry", "Kind", "decode_entry", "en
 
 FORMAT_VERSION = 1
 
+_AHEAD = 1
 _MAGIC = b"TAQUBAJ\n"
 _PREAMBLE = struct.Struct(">8sH")
 _FIELDS = struct.Struct(">8sHBBIQQQq16s32sQ32s")
@@ -62,11 +65,12 @@ class Entry:
         epoch: The reign of one writer; each takeover is one more.
         seq: The place in the log.
         writer: 16 random bytes, drawn when the writer opened the store.
-        previous: Digest of the last valid entry before this one.
+        previous: Digest at the place before this one; zero if it is ahead.
         committed_at_ms: Wall-clock time at the seal, by the writer's clock.
         window: How many entries the store's writers may have in flight.
         durable_before: Every seq below this was acknowledged when the entry was sealed.
         body: Opaque; of an epoch entry, the metadata its writer passed.
+        ahead: An epoch entry that was created in the path of a log that kept moving.
         digest: sha256 of the whole encoded entry.
     """
 
@@ -79,6 +83,7 @@ class Entry:
     window: int
     durable_before: int
     body: bytes
+    ahead: bool
     digest: bytes
 
 
@@ -93,13 +98,14 @@ def encode_entry(
     window: int,
     durable_before: int,
     body: bytes,
+    ahead: bool = False,
 ) -> tuple[bytes, bytes]:
     """The encoded entry, and its digest."""
     fields = _FIELDS.pack(
         _MAGIC,
         FORMAT_VERSION,
         kind,
-        0,
+        _AHEAD if ahead else 0,
         window,
         epoch,
         seq,
@@ -142,7 +148,7 @@ def decode_entry(key: str, data: bytes) -> Entry:
         _,
         _,
         kind,
-        reserved,
+        flags,
         window,
         epoch,
         seq,
@@ -160,8 +166,8 @@ def decode_entry(key: str, data: bytes) -> Entry:
         raise _damaged(key, "its body does not match its sha256")
     if kind not in (Kind.ORDINARY, Kind.EPOCH):
         raise _damaged(key, f"its kind is {kind}")
-    if reserved or window < 1 or epoch < 1:
-        raise _damaged(key, f"it says window {window}, epoch {epoch}, reserved byte {reserved}")
+    if flags not in (0, _AHEAD if kind == Kind.EPOCH else 0) or window < 1 or epoch < 1:
+        raise _damaged(key, f"it says window {window}, epoch {epoch}, flags {flags}")
     return Entry(
         kind=Kind(kind),
         epoch=epoch,
@@ -172,6 +178,7 @@ def decode_entry(key: str, data: bytes) -> Entry:
         window=window,
         durable_before=durable_before,
         body=body,
+        ahead=flags == _AHEAD,
         digest=sha256(data).digest(),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from taquba.errors import CorruptStore
 from taquba.journal._entry import Entry, Kind
@@ -62,7 +63,8 @@ class Position:
     Attributes:
         seq: The next entry to read or write.
         epoch: The epoch at this place; 0 at the start of an empty store.
-        digest: sha256 of the last valid entry before `seq`; 32 zero bytes at the start.
+        digest: sha256 of the last valid entry before `seq`; 32 zero bytes at the start. After
+            an epoch entry that was created ahead: sha256 of the digest before it and its own.
         window: Entries that a writer of this store may have in flight; 0 while the store is new.
         epochs: Every epoch entry before `seq`, oldest first.
     """
@@ -111,7 +113,7 @@ def advance(position: Position, entry: Entry) -> Position:
     expected = position.epoch + takes_over
     if entry.epoch != expected:
         raise _misplaced(key, f"its epoch is {entry.epoch} where only {expected} can stand")
-    if entry.previous != position.digest:
+    if entry.previous != (bytes(32) if entry.ahead else position.digest):
         raise _misplaced(
             key,
             f"it follows an entry with digest {entry.previous.hex()}, the one before it has "
@@ -119,9 +121,11 @@ def advance(position: Position, entry: Entry) -> Position:
         )
     if takes_over:
         mark = EpochMark(entry.seq, entry.epoch, entry.seq + entry.window)
-        return Position(
-            mark.resume_at, entry.epoch, entry.digest, entry.window, (*position.epochs, mark)
-        )
+        digest = entry.digest
+        if entry.ahead:
+            # It does not name what came before, so the entry after it has to name both.
+            digest = sha256(position.digest + digest).digest()
+        return Position(mark.resume_at, entry.epoch, digest, entry.window, (*position.epochs, mark))
     if expected == 0:
         raise _misplaced(key, "no writer had opened the store")
     return Position(position.seq + 1, entry.epoch, entry.digest, position.window, position.epochs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from taquba.errors import ObjectNotFound
 from taquba.journal._entry import Entry, Kind, decode_entry
@@ -18,7 +19,7 @@ from taquba.journal._position import (
 )
 from taquba.objectstore import ObjectInfo, ObjectStore
 
-__all__ = ["replay"]
+__all__ = ["Prefetch", "is_settled", "list_from", "read_along", "replay"]
 
 
 async def replay(
@@ -54,31 +55,50 @@ async def replay(
     if not settle_tail and not await _exists(store, position.seq):
         return
     while True:
-        listed = await _list_from(store, position.seq)
-        ahead = _Prefetch(store, listed, prefetch, prefetch_bytes)
         moved = False
-        try:
-            while ahead.has(position.seq):
-                data = await ahead.take(position.seq)
-                if data is None:
-                    raise _gap(position.seq, "it was listed, and is gone")
-                entry = decode_entry(entry_key(position.seq), data)
-                position = advance(position, entry)
-                ahead.skip_to(position.seq)
-                moved = True
-                yield entry, position
-        finally:
-            await ahead.close()
-        if moved:
-            continue  # what was stored meanwhile is not in that listing
-        if not settle_tail:
+        listed = await list_from(store, position.seq)
+        ahead = Prefetch(store, listed, prefetch, prefetch_bytes)
+        async with aclosing(read_along(ahead, position)) as entries:
+            async for entry, after in entries:
+                position, moved = after, True
+                yield entry, after
+        # Having moved, look again: what was stored meanwhile is not in that listing.
+        if not moved and (not settle_tail or await is_settled(store, position, listed)):
             return
-        evidence = await _evidence_of_more(store, position, listed)
-        if evidence is None:
-            return
-        # A living writer may have stored it between our requests: then that is the evidence.
-        if not await _exists(store, position.seq):
-            raise _gap(position.seq, evidence)
+
+
+async def read_along(
+    ahead: Prefetch, position: Position
+) -> AsyncGenerator[tuple[Entry, Position], None]:
+    """The entries from `position` on, as far as they are listed without a gap."""
+    try:
+        while ahead.has(position.seq):
+            data = await ahead.take(position.seq)
+            if data is None:
+                raise _gap(position.seq, "it was listed, and is gone")
+            entry = decode_entry(entry_key(position.seq), data)
+            position = advance(position, entry)
+            ahead.skip_to(position.seq)
+            yield entry, position
+    finally:
+        await ahead.close()
+
+
+async def is_settled(store: ObjectStore, position: Position, listed: list[ObjectInfo]) -> bool:
+    """Whether `position`, absent from a listing that began there, is the tail.
+
+    `False` means that it is there by now.
+
+    Raises:
+        JournalGap: It is absent, and must have existed.
+    """
+    evidence = await _evidence_of_more(store, position, listed)
+    if evidence is None:
+        return True
+    # A living writer may have stored it between our requests: then that is the evidence.
+    if not await _exists(store, position.seq):
+        raise _gap(position.seq, evidence)
+    return False
 
 
 async def _evidence_of_more(
@@ -88,7 +108,8 @@ async def _evidence_of_more(
 
     A writer has at most a window of entries in flight, so when it dies, entries may be left
     behind the first that did not land; a takeover fences them off. Each of them says up to
-    where its writer had seen the log acknowledged.
+    where its writer had seen the log acknowledged. An opener that died, too, may have left
+    the epoch entry that it created ahead.
     """
     if not later:
         return None
@@ -96,7 +117,7 @@ async def _evidence_of_more(
     number = seq_of_key(last)
     if number is None or number >= position.seq + position.window:
         return f"{last!r} is there, {position.window} or more entries later"
-    leftovers = _Prefetch(store, later, len(later), sum(info.size for info in later) + 1)
+    leftovers = Prefetch(store, later, len(later), sum(info.size for info in later) + 1)
     try:
         for info in later:
             seq = seq_of_key(info.key)
@@ -106,6 +127,8 @@ async def _evidence_of_more(
             entry = decode_entry(info.key, data)
             if entry.seq != seq:
                 return f"{info.key!r} says that it is number {entry.seq}"
+            if entry.ahead and entry.epoch == position.epoch + 1:
+                continue
             if entry.kind is Kind.EPOCH or entry.epoch != position.epoch:
                 return f"{info.key!r} of epoch {entry.epoch} follows epoch {position.epoch}"
             if entry.durable_before > position.seq:
@@ -131,7 +154,7 @@ async def _exists(store: ObjectStore, seq: int) -> bool:
     return True
 
 
-async def _list_from(store: ObjectStore, seq: int) -> list[ObjectInfo]:
+async def list_from(store: ObjectStore, seq: int) -> list[ObjectInfo]:
     """The entries from `seq` on, ascending."""
     before = entry_key(seq - 1) if seq else ""
     return [
@@ -141,8 +164,8 @@ async def _list_from(store: ObjectStore, seq: int) -> list[ObjectInfo]:
     ]
 
 
-class _Prefetch:
-    """Fetches listed entries ahead of their use, within bounds."""
+class Prefetch:
+    """Fetches listed entries ahead of their use, within bounds; ascending only."""
 
     def __init__(
         self, store: ObjectStore, listed: list[ObjectInfo], limit: int, limit_bytes: int
@@ -179,6 +202,16 @@ class _Prefetch:
             self._bytes -= size
             task.cancel()
             self._dropped.append(task)
+
+    async def drop_absent(self) -> None:
+        """Fetch all within the limit now; forget the first that is absent, and all behind it."""
+        self._fill()
+        self._plan.clear()
+        for seq, (task, _) in list(self._tasks.items()):
+            if await task is None:
+                for later in [other for other in self._tasks if other >= seq]:
+                    self._dropped.append(self._tasks.pop(later)[0])
+                return
 
     async def close(self) -> None:
         """End every request."""
