@@ -91,7 +91,7 @@ def fenced_without_rival(error: TaqubaError, epoch: int, store: MemoryStore) -> 
     """A writer stops as fenced only when a newer epoch is in the log."""
     if not isinstance(error, Fenced):
         return ""
-    for key, data in store._objects.items():  # noqa: SLF001
+    for key, data in store._objects.items():
         if key.startswith("journal/"):
             entry = decode_entry(key, data)
             if entry.kind is Kind.EPOCH and entry.epoch > epoch:

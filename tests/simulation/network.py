@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -41,12 +42,20 @@ class RecordingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.landed: dict[int, bytes] = {}
+        self._ahead: set[int] = set()
 
     async def create(self, key: str, data: bytes) -> None:
         await super().create(key, data)
         seq = seq_of_key(key)
         if seq is not None:
-            self.landed[seq] = decode_entry(key, data).writer
+            entry = decode_entry(key, data)
+            self.landed[seq] = entry.writer
+            if entry.ahead:
+                self._ahead.add(seq)
+
+    def ahead(self, seq: int) -> bool:
+        """Whether an epoch entry was created there ahead of a moving log."""
+        return seq in self._ahead
 
 
 FAIR = Weather(slow=0.0, lost=0.0, twice=0.0)
@@ -165,8 +174,7 @@ class Client:
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         while True:
-            after = start_after
-            page = await self._ask("list", prefix, lambda: self._page(prefix, after))
+            page = await self._ask("list", prefix, partial(self._page, prefix, start_after))
             for info in page:
                 yield info
             if len(page) < self.page:

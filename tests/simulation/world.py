@@ -189,6 +189,8 @@ class Writer:
                 world.violate(f"{self.process.name} opened: {complaint}")
         world.owners[epoch] = self.number
         self.heard_before = self.journal.position.seq
+        if world.store.ahead(self.journal.position.epochs[-1].seq):
+            world.count("ahead")
         return True
 
     async def work(self) -> None:

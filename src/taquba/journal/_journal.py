@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 
 from taquba.clock import Clock, wait_for_event
 from taquba.errors import Closed, CommitUnknown, InvalidArgument, TaqubaError
 from taquba.journal._config import JournalConfig, JournalStatistics
 from taquba.journal._entry import Kind, encode_entry
+from taquba.journal._futures import Gate, fail_future, fresh
 from taquba.journal._machine import StateMachine
 from taquba.journal._pipeline import Pipeline
 from taquba.journal._position import Position
@@ -71,8 +71,7 @@ class Journal:
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
         """By ticket; a ticket is in here from its first append to its acknowledgement."""
         self._stored_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._admission_waiters: list[asyncio.Future[None]] = []
-        self._admitting = True
+        self._admission = Gate()
         self._last_seal = clock.monotonic() - config.commit_interval
         self._seal_scheduled = False
         self._pace_wanted = asyncio.Event()
@@ -133,7 +132,7 @@ class Journal:
 
     def _append_slowly(self) -> int:
         if self._refusal is not None:
-            raise _fresh(self._refusal)
+            raise fresh(self._refusal)
         self._pending += 1
         if self._pending == 1:
             self._waiting[self._ticket] = []
@@ -155,7 +154,7 @@ class Journal:
         elif ticket <= self._acknowledged:
             future.set_result(None)
         elif self._refusal is not None:
-            _fail_future(future, self._refusal)
+            fail_future(future, self._refusal)
         else:
             raise InvalidArgument(
                 f"ticket {ticket} was never given out: the last is {self.last_ticket}"
@@ -175,7 +174,7 @@ class Journal:
     @property
     def admitting(self) -> bool:
         """Whether new transactions should begin: not too much waits to become durable."""
-        return self._admitting
+        return self._admission.is_open
 
     async def admit(self) -> None:
         """Wait until `admitting`.
@@ -185,16 +184,10 @@ class Journal:
         """
         while True:
             if self._refusal is not None:
-                raise _fresh(self._refusal)
-            if self._admitting:
+                raise fresh(self._refusal)
+            if self._admission.is_open:
                 return
-            future = self._create_future()
-            self._admission_waiters.append(future)
-            try:
-                await future
-            finally:
-                if future in self._admission_waiters:
-                    self._admission_waiters.remove(future)
+            await self._admission.wait()
 
     # -- sealing -----------------------------------------------------------------------
 
@@ -205,11 +198,11 @@ class Journal:
             Fenced, Closed, CommitUnknown: The journal stopped, maybe just now.
         """
         if self._failure is not None:
-            raise _fresh(self._failure)
+            raise fresh(self._failure)
         if self._pending:
             self._seal()
             if self._failure is not None:
-                raise _fresh(self._failure)
+                raise fresh(self._failure)
         return self._position
 
     def _schedule(self) -> None:
@@ -312,18 +305,10 @@ class Journal:
         self._schedule()
 
     def _update_admission(self) -> None:
-        self._admitting = (
+        self._admission.set(
             self._pipeline.unacknowledged_bytes < self._config.max_unacknowledged_bytes
             and self._pending < self._max_batch
         )
-        if self._admitting and self._admission_waiters:
-            self._wake_admission()
-
-    def _wake_admission(self) -> None:
-        waiters, self._admission_waiters = self._admission_waiters, []
-        for future in waiters:
-            if not future.done():
-                future.set_result(None)
 
     async def wait_stored(self, seq: int) -> None:
         """Wait until every entry before `seq` is stored.
@@ -334,7 +319,7 @@ class Journal:
         if seq <= self._stored_before:
             return
         if self._failure is not None:
-            raise _fresh(self._failure)
+            raise fresh(self._failure)
         future = self._create_future()
         self._stored_waiters.append((seq, future))
         await future
@@ -395,7 +380,7 @@ class Journal:
                 self._seal()
             if not self._pipeline.outstanding:
                 self._drained.set()
-            self._wake_admission()
+            self._admission.wake()
         drained = False
         try:
             drained = await wait_for_event(self._drained, timeout, self._clock)
@@ -410,7 +395,7 @@ class Journal:
             self._end_waiters(self._failure or self._refusal)
             await self._tasks.stop()
         if self._failure is not None and not failed_before:
-            raise _fresh(self._failure)
+            raise fresh(self._failure)
 
     def _crashed(self, error: BaseException) -> None:
         if isinstance(error, TaqubaError):
@@ -443,20 +428,7 @@ class Journal:
         stored, self._stored_waiters = self._stored_waiters, []
         for futures in waiting.values():
             for future in futures:
-                _fail_future(future, error)
+                fail_future(future, error)
         for _, future in stored:
-            _fail_future(future, error)
-        self._wake_admission()
-
-
-def _fresh(error: TaqubaError) -> TaqubaError:
-    """A copy, since each raise adds to an exception's traceback."""
-    fresh = copy.copy(error)
-    fresh.__cause__ = error.__cause__
-    return fresh
-
-
-def _fail_future(future: asyncio.Future[None], error: TaqubaError) -> None:
-    if not future.done():
-        future.set_exception(_fresh(error))
-        future.exception()  # counts as retrieved: nobody needs to await it
+            fail_future(future, error)
+        self._admission.wake()

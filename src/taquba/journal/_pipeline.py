@@ -15,13 +15,15 @@ from taquba.journal._settle import create_or_read, lost_to
 from taquba.journal._supervisor import Supervisor
 from taquba.objectstore import ObjectStore
 
-__all__ = ["Pipeline"]
+__all__ = ["Flight", "Pipeline"]
 
 logger = logging.getLogger("taquba.journal")
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class Flight:
+    """One sealed entry on its way."""
+
     seq: int
     data: bytes
     ticket: int
@@ -66,7 +68,7 @@ class Pipeline:
         self._acknowledge = acknowledge
         self._progress = progress
         self._fail = fail
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._sent = 0
         self._failing = 0
         self._outage_since = 0.0
@@ -89,7 +91,7 @@ class Pipeline:
 
     def push(self, seq: int, data: bytes, ticket: int) -> None:
         """Store an entry; `ticket` is done with it."""
-        self._flights.append(_Flight(seq, data, ticket))
+        self._flights.append(Flight(seq, data, ticket))
         self.unacknowledged_bytes += len(data)
         self._send()
 
@@ -107,7 +109,7 @@ class Pipeline:
             self._sent += 1
             self._tasks.start(self._run(flight), name=f"taquba journal entry {flight.seq}")
 
-    async def _run(self, flight: _Flight) -> None:
+    async def _run(self, flight: Flight) -> None:
         key = entry_key(flight.seq)
         attempt = 0
         while True:
@@ -129,7 +131,7 @@ class Pipeline:
                 self._fail(lost_to(flight.seq, found))
             return
 
-    def _on_stored(self, flight: _Flight) -> None:
+    def _on_stored(self, flight: Flight) -> None:
         flight.stored = True
         if self._halted or not self._flights[0].stored:
             return
@@ -143,7 +145,7 @@ class Pipeline:
         self._send()
         self._progress()
 
-    def _note_failure(self, flight: _Flight, error: Exception) -> None:
+    def _note_failure(self, flight: Flight, error: Exception) -> None:
         self.failed_puts += 1
         if flight.failing:
             return
@@ -155,7 +157,7 @@ class Pipeline:
                 "journal entry %d cannot be stored, trying again until it is: %r", flight.seq, error
             )
 
-    def _note_answer(self, flight: _Flight) -> None:
+    def _note_answer(self, flight: Flight) -> None:
         if not flight.failing:
             return
         flight.failing = False

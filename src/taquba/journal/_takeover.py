@@ -34,7 +34,7 @@ from taquba.journal._replay import Prefetch, is_settled, list_from, read_along
 from taquba.journal._settle import create_or_read
 from taquba.objectstore import ObjectInfo, ObjectStore
 
-__all__ = ["second_look", "take_over"]
+__all__ = ["place_ahead", "second_look", "take_over"]
 
 logger = logging.getLogger("taquba.journal")
 
@@ -200,7 +200,7 @@ class _Opening:
                 return _End.MOVING  # it stands still, or somebody else took it over
             if position.seq <= waiting_at:
                 continue
-            ahead_at = position.seq + position.window - 1
+            ahead_at = place_ahead(position)
             data = self._epoch_entry(position, ahead_at)
             try:
                 await self._store.create(entry_key(ahead_at), data)
@@ -235,6 +235,11 @@ class _Opening:
             ahead=ahead,
         )
         return data
+
+
+def place_ahead(position: Position) -> int:
+    """As far ahead as any takeover at or after `position` is sure to skip."""
+    return position.seq + position.window - 1
 
 
 async def _first_look(store: ObjectStore, trail: _Trail) -> bool:
