@@ -66,6 +66,7 @@ class Journal:
         """The batch that appends go to; `_pending` tells whether it has any."""
         self._pending = 0
         self._max_batch = config.max_batch
+        self._fast_appends = config.max_batch - 1
         self._acknowledged = 0
         self._stored_before = position.seq
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
@@ -125,7 +126,7 @@ class Journal:
             Fenced, Closed, CommitUnknown: The journal stopped.
         """
         pending = self._pending
-        if 0 < pending < self._max_batch:
+        if 0 < pending < self._fast_appends:
             self._pending = pending + 1
             return self._ticket
         return self._append_slowly()
@@ -136,8 +137,7 @@ class Journal:
         self._pending += 1
         if self._pending == 1:
             self._waiting[self._ticket] = []
-        else:
-            self._update_admission()
+        self._update_admission()
         self._schedule()
         return self._ticket
 
