@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.objectstore.harness import HastyClock
 
 from taquba.objectstore import LocalStore, MemoryStore, ObjectStore, RetryingStore, open_store
 from taquba.testing import FaultyStore, ObjectStoreConformance
+from tests.objectstore.harness import HastyClock
 
 
 class TestMemoryStore(ObjectStoreConformance):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.objectstore.harness import keys
 
 from taquba.errors import (
     BucketNotFound,
@@ -28,6 +27,7 @@ from taquba.errors import (
     UnsafeStore,
 )
 from taquba.objectstore import LocalStore, _local
+from tests.objectstore.harness import keys
 
 pytestmark = pytest.mark.anyio
 
@@ -209,7 +209,8 @@ async def test_temporary_files_are_hidden_and_swept_when_old(root: Path) -> None
     fresh.write_text("x")
     old.write_text("x")
     folder.mkdir()
-    os.utime(old, (time.time() - 3700,) * 2)
+    hour_ago = time.time() - 3700
+    os.utime(old, (hour_ago, hour_ago))
     assert await keys(store) == [".tmp-x"]
     await store.prepare()
     assert fresh.exists()

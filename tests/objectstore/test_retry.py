@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.objectstore.harness import drive, keys
 
 from taquba.clock import ManualClock
 from taquba.errors import (
@@ -21,6 +20,7 @@ from taquba.errors import (
 )
 from taquba.objectstore import MemoryStore, ObjectInfo, RetryingStore, RetryPolicy
 from taquba.testing import FaultyStore
+from tests.objectstore.harness import drive, keys
 
 pytestmark = pytest.mark.anyio
 

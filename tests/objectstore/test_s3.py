@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.objectstore.harness import HastyClock, keys
-from tests.servers.lossy_proxy import LossyProxy
+from aiobotocore.session import AioSession
 
 from taquba.errors import (
     BucketNotFound,
@@ -33,10 +32,15 @@ from taquba.objectstore import (
     verify_store,
 )
 from taquba.objectstore._s3 import s3_filesystem
+from tests.objectstore.harness import HastyClock, keys
+from tests.servers.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.anyio
 
 Server = dict[str, Any]
+
+SESSION = AioSession()
+"""Shared, since reading the service's description takes a new one a good part of a second."""
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 @asynccontextmanager
 async def raw_store(server: Server, prefix: str, **options: Any) -> AsyncIterator[FsspecStore]:
     """A store without retries."""
-    filesystem = s3_filesystem({**server["storage_options"], **options})
+    filesystem = s3_filesystem({**server["storage_options"], "session": SESSION, **options})
     store = FsspecStore(filesystem, f"{server['bucket']}/{prefix}")
     try:
         yield store
@@ -488,7 +492,7 @@ async def test_closing_leaves_no_session(s3_server: Server, prefix: str) -> None
             failing.append(await open_store("s3://no-such-bucket", **s3_server["storage_options"]))
         never_used = FsspecStore(s3_filesystem(s3_server["storage_options"]), "bucket")
         await never_used.close()
-        del store, never_used
+        del never_used
         gc.collect()
         await asyncio.sleep(0)
     assert [str(w.message) for w in caught] == []
@@ -517,8 +521,7 @@ async def test_closing_ends_requests_under_way(behind: FsspecStore, proxy: Lossy
     await behind.put("a", b"1")
     proxy.lose("GET", "a", how="stall", times=2)
     getting = asyncio.ensure_future(behind.get("a"))
-    while not sent(proxy, "GET"):
-        await asyncio.sleep(0.01)
+    await proxy.arrived(2)
     await behind.close()
     with pytest.raises(Closed):
         await getting

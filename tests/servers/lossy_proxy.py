@@ -61,6 +61,7 @@ class LossyProxy:
     def __post_init__(self) -> None:
         self._rules: list[_Rule] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Condition()
 
     @property
     def endpoint(self) -> str:
@@ -77,6 +78,11 @@ class LossyProxy:
         """Spoil the next `times` requests with this method and `text` in the target."""
         assert how in ("drop", "stall", "refuse") or isinstance(how, int)
         self._rules.append(_Rule(method, text, how, times, body))
+
+    async def arrived(self, count: int) -> None:
+        """Return when `count` requests have come."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.seen) >= count)
 
     async def __aenter__(self) -> LossyProxy:
         self._server = await asyncio.start_server(self._client, HOST, self.port, limit=2**20)
@@ -129,6 +135,8 @@ class LossyProxy:
         rule = self._match(method, target)
         seen = Seen(method, target, headers, str(rule.how) if rule else "passed")
         self.seen.append(seen)
+        async with self._changed:
+            self._changed.notify_all()
         if rule and rule.how == "refuse":
             return False
 

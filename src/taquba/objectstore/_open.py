@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 from taquba.clock import Clock, SystemClock
@@ -131,14 +131,17 @@ def _parse(
     return LocalStore(_folder(text, rest) if scheme == "file" else _path(text))
 
 
-def _text(url: Any) -> str:
-    if isinstance(url, str):
-        return url
-    if isinstance(url, os.PathLike):
-        path: Any = os.fspath(cast("os.PathLike[Any]", url))
-        if isinstance(path, str):
-            return path
-    raise InvalidType(f"url is {url!r}: give a str or a path")
+def _text(url: str | os.PathLike[str]) -> str:
+    try:
+        return _only_str(os.fspath(url))
+    except TypeError:
+        raise InvalidType(f"url is {url!r}: give a str or a path") from None
+
+
+def _only_str(path: object) -> str:
+    if not isinstance(path, str):  # a path of bytes
+        raise TypeError
+    return path
 
 
 def _split(text: str) -> tuple[str | None, str]:
