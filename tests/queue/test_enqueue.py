@@ -119,6 +119,20 @@ async def test_of_two_concurrent_enqueues_with_one_id_one_succeeds(queue: Queue)
     assert await queue.stats("q") == counts(pending=1)
 
 
+async def test_an_id_is_reported_as_taken_only_when_its_job_is_stored(
+    world: World, queue: Queue
+) -> None:
+    """So that 'taken' can be read as 'enqueued already'."""
+    world.wire.hold()
+    first = await started(world, queue.enqueue("q", b"", job_id="X"))
+    second = await started(world, queue.enqueue("q", b"", job_id="X"))
+    assert not second.done()
+    world.wire.release()
+    await first
+    with pytest.raises(DuplicateJobId):
+        await second
+
+
 async def test_ids_ascend_while_the_clock_stands_still(queue: Queue) -> None:
     """A13"""
     ids = [queue.next_job_id() for _ in range(10)]

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
-from taquba.errors import InvalidArgument, InvalidType, TaqubaError
+from taquba.errors import (
+    DuplicateJobId,
+    InvalidArgument,
+    InvalidState,
+    InvalidType,
+    JobNotFound,
+    TaqubaError,
+)
 from taquba.journal import JournalConfig
 from taquba.objectstore import ObjectStore, open_store
 from taquba.queue import _validate
@@ -518,8 +525,11 @@ class _Committing:
         trace: TracebackType | None,
     ) -> None:
         self._tx.__exit__(kind, error, trace)
-        if kind is None:
+        if kind is None and self._tx.has_changes:
             await self._tx.durable()
+        elif kind is None or issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
+            # The answer tells what others did, and that may still be on its way to the store.
+            await self._core.database.barrier()
 
 
 @final

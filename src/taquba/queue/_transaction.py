@@ -170,6 +170,11 @@ class QueueTransaction:
         """Call this when the changes are applied in this process; not if they are rolled back."""
         self._after.append(callback)
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything was written; known when the ``with`` block is left."""
+        return self._tx.ticket != 0
+
     async def durable(self) -> None:
         """Return when the changes are stored and will survive any crash.
 
