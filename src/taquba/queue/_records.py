@@ -32,6 +32,9 @@ JOB_COLUMNS = (
 )
 
 
+_COLUMNS = len(JOB_COLUMNS.split(","))
+
+
 class JobState(IntEnum):
     """Where a job is. Every job is in exactly one of these."""
 
@@ -159,7 +162,8 @@ class Job:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
             return NotImplemented
-        return self._row == other._row and self._queue == other._queue
+        # A claimed job's row has more behind these columns.
+        return self._row[:_COLUMNS] == other._row[:_COLUMNS] and self._queue == other._queue
 
     def __hash__(self) -> int:
         return hash(self._row[1])
