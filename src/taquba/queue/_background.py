@@ -75,13 +75,13 @@ class Background:
             return
         started = clock.monotonic()
         delay = min(max(earliest - started, 0.0), _TICK)
-        if not await wait_for_event(leases.changed, delay, clock):
-            late = clock.monotonic() - started - delay
-            if late > _STALL:
-                # Nobody could renew or settle meanwhile, so nobody's time was running.
-                level = logging.WARNING if late > _LONG_STALL else logging.DEBUG
-                logger.log(level, "the event loop stood still for %.1f s; leases extended", late)
-                leases.give_back(late)
+        await wait_for_event(leases.changed, delay, clock)
+        late = clock.monotonic() - started - delay
+        if late > _STALL:
+            # Nobody could renew or settle meanwhile, so nobody's time was running.
+            level = logging.WARNING if late > _LONG_STALL else logging.DEBUG
+            logger.log(level, "the event loop stood still for %.1f s; leases extended", late)
+            leases.give_back(late)
         self.reap_due()
 
     def reap_due(self) -> int:
