@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from taquba._checks import blob, identifier, utf8, whole
 from taquba._msgpack import pack
@@ -42,6 +42,7 @@ __all__ = [
     "queue_name",
 ]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = 253_402_300_799_000  # the end of the year 9999, where datetime ends
 
 
@@ -131,7 +132,8 @@ def due_ms(run_at: datetime | None, delay: Duration | None, now_ms: int) -> int 
             raise InvalidArgument(
                 f"run_at is {run_at!r}, without a time zone: use datetime.now(UTC) and the like"
             )
-        due = int(run_at.timestamp() * 1000)
+        # Whole numbers, rounded up: floats could make it a millisecond too early.
+        due = -((_EPOCH - run_at) // timedelta(milliseconds=1))
     else:
         return None
     if due > _LATEST_MS:
