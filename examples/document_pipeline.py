@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from _pipeline_display import CallLog, Display, Row, open_display
 from _pipeline_files import printable, read_file, report_file, write_whole
 from _pipeline_options import HOME, parse_arguments
@@ -41,8 +43,6 @@ from _pipeline_text import (
     split_sections,
     spoken,
 )
-from pydantic import TypeAdapter
-
 from taquba import Queue, TaqubaError
 from taquba.errors import Fenced
 from taquba.workflow import (

@@ -269,7 +269,7 @@ class Journal:
             self._last_seal = self._clock.monotonic()
             self._pipeline.push(position.seq, data, ticket)
             self._machine.sealed(self._position)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._crashed(error)
         self._update_admission()
 

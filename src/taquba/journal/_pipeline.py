@@ -116,7 +116,7 @@ class Pipeline:
             self.puts += 1
             try:
                 found = await create_or_read(self._store, key, flight.data)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 # Whatever it is: the commits were accepted, so giving up is not an option.
                 self._note_failure(flight, error)
                 bound = self._config.first_retry_delay * 2.0 ** min(attempt, 60)
@@ -133,17 +133,18 @@ class Pipeline:
 
     def _on_stored(self, flight: Flight) -> None:
         flight.stored = True
-        if self._halted or not self._flights[0].stored:
-            return
-        while self._flights and self._flights[0].stored and not self._halted:
+        moved = False
+        while not self._halted and self._flights and self._flights[0].stored:
+            moved = True
             first = self._flights.popleft()
             self._sent -= 1
             self.unacknowledged_bytes -= len(first.data)
             self.entries += 1
             self.bytes += len(first.data)
             self._acknowledge(first.seq, first.ticket)
-        self._send()
-        self._progress()
+        if moved:
+            self._send()
+            self._progress()
 
     def _note_failure(self, flight: Flight, error: Exception) -> None:
         self.failed_puts += 1
