@@ -51,8 +51,8 @@ def start(server: Server, port: int) -> None:
 
 
 def probe(port: int) -> None:
-    from azure.core.exceptions import ResourceExistsError
-    from azure.storage.blob import BlobServiceClient
+    from azure.core.exceptions import ResourceExistsError  # pyright: ignore[reportMissingImports]
+    from azure.storage.blob import BlobServiceClient  # pyright: ignore[reportMissingImports]
 
     with BlobServiceClient.from_connection_string(
         connection_string(port), retry_total=0, connection_timeout=2, read_timeout=10
