@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import os
 import random
 import time
@@ -108,6 +109,9 @@ class SystemClock:
         return os.urandom(count)
 
 
+_seeds = itertools.count()
+
+
 class ManualClock:
     """A clock that a test moves. Its randomness is seeded, so a run can be repeated.
 
@@ -120,18 +124,22 @@ class ManualClock:
     """
 
     def __init__(
-        self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, seed: int = 0
+        self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, seed: int | None = None
     ) -> None:
-        """Args:
-        start: The first wall-clock time; must be aware.
-        seed: Seed of `random` and `random_bytes`.
+        """Make a clock that stands at `start`.
+
+        Args:
+            start: The first wall-clock time; must be aware.
+            seed: Seed of `random` and `random_bytes`. Two processes that a test plays on one
+                store must not share one, since ids made of it would be equal. None: a seed of
+                its own for each clock of this process, the same in every run.
         """
         if start.tzinfo is None:
             raise InvalidArgument(f"start is {start!r}: give an aware datetime, with a tzinfo")
         self._start_ms = round(start.timestamp() * 1000)
         self._elapsed = 0.0
         self._wall_offset = 0.0
-        self._random = random.Random(seed)
+        self._random = random.Random(next(_seeds) if seed is None else seed)
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
 

@@ -195,7 +195,7 @@ class Checkpointer:
         self._copy = copy
         try:
             while not copy.copied.done():
-                if self._state.is_clean:
+                if self._state.come_to_rest():
                     self.clean(self._journal.position)
                     await self._clock.sleep(0)
                 else:

@@ -70,6 +70,7 @@ class Transaction:
         if kind is None:
             self.execute(_RELEASE)
             if database._state.connection.total_changes() != self._before:
+                database._state.unsealed = True
                 self.ticket = database._journal.append()
         else:
             self.execute(_ROLLBACK)

@@ -68,6 +68,8 @@ class State:
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self.execute: Execute = self.connection.execute
         self.session: apsw.Session | None = None
+        self.unsealed = False
+        """Whether something was committed since the last seal; whoever commits says so."""
         self._statements: list[str] = []
         self._tables: frozenset[str] = frozenset()
 
@@ -93,6 +95,7 @@ class State:
     def seal(self) -> bytes | None:
         """The body that holds what changed since the last seal; None if nothing did."""
         patchset = b""
+        self.unsealed = False
         if self.session is not None:
             patchset = self.session.patchset()
             self.session.close()
@@ -103,21 +106,28 @@ class State:
             return None
         return encode_body(statements, patchset)
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was written since the last seal."""
-        return not self._statements and self.connection.txn_state("main") != apsw.SQLITE_TXN_WRITE
+    def come_to_rest(self) -> bool:
+        """End what is open, if nothing was committed since the last seal; whether that is so.
+
+        What was begun and rolled back, or only read, leaves a transaction open.
+        """
+        if self.unsealed or self._statements:
+            return False
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+            self.execute("COMMIT")
+        return True
 
     def define(self, statements: list[str]) -> None:
-        """Run DDL, to be part of the next body. Only when the state is clean.
+        """Run DDL, to be part of the next body. Only right after a seal.
 
         Raises:
             InvalidSchema: The tables would not be replicated; nothing was changed.
             apsw.Error: A statement is wrong; nothing was changed.
         """
-        assert self.is_clean
-        if self.session is not None:  # it knows the tables as they were
-            self.seal()
+        at_rest = self.come_to_rest()
+        assert at_rest
         self.execute("BEGIN")
         try:
             for statement in statements:

@@ -107,6 +107,9 @@ class _Opening:
         self._writer = writer
         self._metadata = metadata
         self._trail = _Trail(START, 0)
+        self._made: set[bytes] = set()
+        """Digests of our epoch entries. A writer id alone does not show that one is ours:
+        a clock with a fixed seed gives every writer the same."""
 
     async def attempt(self) -> Position | None:
         """The place after our epoch entry, or `None`: start over from a newer checkpoint."""
@@ -160,7 +163,7 @@ class _Opening:
         return False
 
     def _is_ours(self, entry: Entry) -> bool:
-        return entry.kind is Kind.EPOCH and entry.writer == self._writer
+        return entry.kind is Kind.EPOCH and entry.digest in self._made
 
     async def _create_at_tail(self) -> bool:
         """Whether our epoch entry now is where the tail was."""
@@ -222,7 +225,7 @@ class _Opening:
 
     def _epoch_entry(self, position: Position, seq: int) -> bytes:
         ahead = seq != position.seq
-        data, _ = encode_entry(
+        data, digest = encode_entry(
             kind=Kind.EPOCH,
             epoch=position.epoch + 1,
             seq=seq,
@@ -234,6 +237,7 @@ class _Opening:
             body=self._metadata,
             ahead=ahead,
         )
+        self._made.add(digest)
         return data
 
 

@@ -1,0 +1,193 @@
+"""Damage is found, named, and never repaired by guessing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from taquba._msgpack import pack
+from taquba.clock import ManualClock
+from taquba.errors import CorruptStore, Fenced, IncompatibleStore
+from taquba.journal import Journal
+from taquba.objectstore import MemoryStore
+
+from .harness import dump, keys, open_database, opened, put
+
+pytestmark = pytest.mark.anyio
+
+
+async def _checkpointed() -> MemoryStore:
+    store = MemoryStore()
+    async with opened(store) as database:
+        for i in range(50):
+            await put(database, i, b"value" * 100)
+        await database.checkpoint()
+        await put(database, 100, b"tail")
+    return store
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "delete"])
+async def test_a_damaged_chunk_is_named(how: str) -> None:
+    store = await _checkpointed()
+    key = (await keys(store, "chunks/"))[0]
+    data = await store.get(key)
+    before = await keys(store, "")
+    match how:
+        case "flip":
+            await store.put(key, data[:50] + bytes([data[50] ^ 1]) + data[51:])
+        case "truncate":
+            await store.put(key, data[:-10])
+        case "empty":
+            await store.put(key, b"")
+        case _:
+            await store.delete([key])
+            before.remove(key)
+    with pytest.raises(CorruptStore, match=key):
+        await open_database(store)
+    assert await keys(store, "") == before, "nothing may be written to a damaged store"
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "json", "chunks"])
+async def test_a_damaged_manifest_is_named(how: str) -> None:
+    store = await _checkpointed()
+    key = (await keys(store, "checkpoints/"))[-1]
+    data = await store.get(key)
+    if how == "flip":
+        data = data.replace(b'"epoch": 1', b'"epoch": 2', 1)
+    elif how == "truncate":
+        data = data[: len(data) // 2]
+    elif how == "json":
+        data = b"[]"
+    else:
+        manifest = json.loads(data)
+        manifest["content"]["database"]["chunks"].pop()
+        data = json.dumps(manifest).encode()
+    await store.put(key, data)
+    with pytest.raises(CorruptStore, match=key.removeprefix("checkpoints/").removesuffix(".json")):
+        await open_database(store)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
+async def test_a_damaged_newest_entry_is_named(how: str) -> None:
+    store = await _checkpointed()
+    key = (await keys(store, "journal/"))[-1]
+    data = await store.get(key)
+    if how == "flip":
+        data = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+    else:
+        data = data[:30] if how == "truncate" else b""
+    await store.put(key, data)
+    before = await keys(store, "")
+    with pytest.raises(CorruptStore, match=key):
+        await open_database(store)
+    assert await keys(store, "") == before
+
+
+class _Writer:
+    """A state machine that writes the bodies that it is given."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        self.bodies = bodies
+
+    async def restore(self, checkpoint: object) -> None: ...
+    def apply(self, entry: object) -> None: ...
+    def check(self, metadata: bytes) -> None: ...
+    def sealed(self, position: object) -> None: ...
+    def failed(self, error: object) -> None: ...
+    def seal(self, seq: int) -> bytes | None:
+        return self.bodies.pop(0)
+
+
+async def _append_body(store: MemoryStore, body: bytes) -> None:
+    metadata = pack({"body": 1, "modules": {}})
+    journal = await Journal.open(store, _Writer([body]), clock=ManualClock(), metadata=metadata)
+    await journal.durable(journal.append())
+    await journal.close()
+
+
+async def _patchset(sql: str) -> bytes:
+    """What a database makes of a statement."""
+    import apsw
+
+    from taquba.database._state import State
+
+    from .harness import ITEMS
+
+    state = State(2**20)
+    state.create()
+    state.define([*ITEMS.statements, "CREATE TABLE other (a TEXT NOT NULL PRIMARY KEY)"])
+    state.execute("INSERT INTO items VALUES (1, NULL, NULL)")
+    session = apsw.Session(state.connection, "main")
+    session.attach()
+    state.execute(sql)
+    patchset = session.patchset()
+    session.close()
+    state.close()
+    return patchset
+
+
+@pytest.mark.parametrize(
+    ("sql", "complaint"),
+    [
+        ("UPDATE items SET value = x'00' WHERE key = 1", "items.*NOTFOUND"),
+        ("DELETE FROM items WHERE key = 1", "items.*NOTFOUND"),
+        ("INSERT INTO items VALUES (7, NULL, NULL)", "items.*CONFLICT"),
+        ("INSERT INTO items VALUES (8, NULL, 'taken')", "items.*CONSTRAINT"),
+        ("INSERT INTO other VALUES ('a')", "no table 'other'"),
+    ],
+)
+async def test_a_patchset_that_does_not_fit_is_corruption(sql: str, complaint: str) -> None:
+    store = MemoryStore()
+    async with opened(store) as database:
+        await put(database, 7, b"", "taken")
+    await _append_body(store, pack((1, [], await _patchset(sql))))
+    with pytest.raises(CorruptStore, match=complaint):
+        await open_database(store)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", pack("text"), pack([]), pack([1, "x", 3]), pack([1, []])]
+)
+async def test_a_body_of_the_wrong_shape_is_corruption(body: bytes) -> None:
+    store = MemoryStore()
+    await _append_body(store, body)
+    with pytest.raises(CorruptStore, match="journal entry"):
+        await open_database(store)
+
+
+async def test_a_body_of_a_newer_version_is_refused() -> None:
+    store = MemoryStore()
+    await _append_body(store, pack((2, "something new")))
+    with pytest.raises(IncompatibleStore, match="body version 2"):
+        await open_database(store)
+
+
+async def test_statements_that_do_not_apply_are_corruption() -> None:
+    store = MemoryStore()
+    await _append_body(store, pack((1, ["CREATE TABLE items (nonsense"], b"")))
+    with pytest.raises(CorruptStore, match="does not apply"):
+        await open_database(store)
+
+
+async def test_the_replaced_owner_is_fenced_and_acknowledges_nothing_more() -> None:
+    store = MemoryStore()
+    first = await open_database(store)
+    told: list[object] = []
+    first.on_failure(told.append)
+    await put(first, 1, b"first")
+    second = await open_database(store)
+    with pytest.raises(Fenced):
+        await put(first, 2, b"lost")
+    assert isinstance(first.failure, Fenced)
+    assert len(told) == 1
+    with pytest.raises(Fenced), first.transaction():
+        pass
+    with pytest.raises(Fenced):
+        await first.barrier()
+    with pytest.raises(Fenced):
+        await first.checkpoint()
+    await first.close()
+    await put(second, 3, b"second")
+    assert [row[0] for row in dump(second)["items"]] == [1, 3]
+    await second.close()
