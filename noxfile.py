@@ -1,0 +1,59 @@
+"""Sessions: tests, lint, types, docs, bench, simulate. Each makes its own environment."""
+
+from __future__ import annotations
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+
+
+def install(session: nox.Session) -> None:
+    session.install("--editable", ".[dev]")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that pytest runs; give it arguments of pytest."""
+    install(session)
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, formatting, layers."""
+    install(session)
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Both type checkers."""
+    install(session)
+    session.run("mypy")
+    session.run("pyright")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run every Python block of the README and the docs, and every docstring's example."""
+    install(session)
+    session.run("pytest", "tests/test_docs.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The benchmarks, as JSON lines; give it options of theirs, such as --smoke or --check."""
+    install(session)
+    for name in ("import_time", "steps", "commits", "reopen"):
+        session.run("python", f"benchmarks/{name}.py", *session.posargs)
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """The journal in simulated worlds; give it --seeds N, or --seed K --trace for one world."""
+    install(session)
+    session.run("python", "-m", "tests.simulation", *session.posargs)
