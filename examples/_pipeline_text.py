@@ -19,17 +19,19 @@ _SHORTEST_SECTION = 25
 """Words; a title or a one-line paragraph is read together with what follows it."""
 
 _STOP_WORDS = """
-    a about after again all also although always am an and another any anybody anything are as
-    at away back be because been before being below between both but by came can cannot come could
-    did do does doing done down during each either else enough even ever every everybody everything
-    few first for from get go goes going gone got had has have he her here hers him his how however
-    i if in indeed into is it its itself just know last least less let like made make many may me
-    might mine more most much must my myself never no nobody nor not nothing now of off often on
-    once one only onto or other others our ours out over own perhaps put quite rather said same say
-    see seen seem shall she should since so some somebody something still such take than that the
-    their theirs them themselves then there these they thing things this those though three through
-    till to too took two under until up upon us very was way we well went were what when where
-    whether which while who whole whom whose why will with within without would yet you your yours
+    a about across after again all along also although always am an and another any anybody
+    anything are as ask asked at away back be because been before being below between both but
+    by came can cannot come could dear did do does doing done down during each either else
+    enough even ever every everybody everything few first for from get go goes going gone good
+    got had has have he her here hers him his how however i if in indeed into is it its itself
+    just know last least less let like long look made make many may me might mine miss more most
+    mrs much must my myself never next no nobody nor not nothing now of off often on once one
+    only onto or other others our ours out over own perhaps put quite rather said same say see
+    seem seen shall she should since so some somebody something still such take than that the
+    their theirs them themselves then there these they thing things this those though three
+    through till to too took two under until up upon us very was way we well went were what when
+    where whether which while who whole whom whose why will with within without would yes yet
+    you your yours
 """
 _UNINTERESTING = frozenset(_STOP_WORDS.split())
 
@@ -109,11 +111,17 @@ def _join_short(pieces: Sequence[str]) -> list[str]:
 
 def analyse(section: str) -> Analysis:
     """Count the words of a section, and how often each one that means something occurs."""
-    words = [word.lower().replace("’", "'") for word in _WORD.findall(section)]
-    terms = Counter(word for word in words if len(word) > 2 and word not in _UNINTERESTING)
+    words = _WORD.findall(section)
+    terms = Counter(term for word in words if (term := _term(word)))
     first_line = section.split("\n", 1)[0].strip("#= ").strip()
     title = first_line if len(first_line) <= 60 else first_line[:59].rstrip() + "…"
     return Analysis(title, len(words), dict(terms))
+
+
+def _term(word: str) -> str:
+    """The word as it is counted among the terms, or nothing if it means little."""
+    term = word.lower().replace("’", "'").removesuffix("'s")
+    return "" if len(term) <= 2 or "'" in term or term in _UNINTERESTING else term
 
 
 def combine(name: str, sha256: str, analyses: Sequence[Analysis]) -> Report:
