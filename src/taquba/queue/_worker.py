@@ -267,6 +267,8 @@ class Worker:
             lease.on_expiry = None
 
     def _give_back(self, claims: list[Claim]) -> None:
+        # This worker is being cancelled: it must not claim again what it gives back.
+        self._accepting = False
         self._busy -= len(claims)
         self._note_change()
         if claims and self._core.database.failure is None:
