@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from taquba.clock import seconds, wait_for_event
+from taquba.clock import wait_for_event
 from taquba.errors import TaqubaError
 from taquba.queue._core import Core, logger
 from taquba.queue._records import JobState
@@ -40,9 +40,10 @@ class Background:
         self._core = core
         self._due_changed = asyncio.Event()
         self._next_due: float = 0.0  # milliseconds; 0: to be looked up
+        self._next_removal = float("inf")  # milliseconds
         self._kept_changed = asyncio.Event()
         core.on_scheduled = self._scheduled
-        core.on_kept = self._kept_changed.set
+        core.on_kept = self._kept
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
@@ -125,19 +126,20 @@ class Background:
 
     # -- retention --------------------------------------------------------------------------
 
+    def _kept(self, due_ms: float) -> None:
+        if due_ms < self._next_removal:
+            self._next_removal = due_ms
+            self._kept_changed.set()
+
     async def _sweep(self) -> None:
         core = self._core
         self._kept_changed.clear()
+        self._next_removal = float("inf")
         now_ms = core.clock.now_ms()
-        wait_ms = float("inf")
         for lane in list(core.lanes.values()):
-            for state, keep in (
-                (JobState.DONE, lane.config.keep_done),
-                (JobState.DEAD, lane.config.keep_dead),
-            ):
-                if keep is None:
+            for state, keep_ms in lane.keep_ms.items():
+                if keep_ms == float("inf"):
                     continue
-                keep_ms = round(seconds(keep, name="keep") * 1000)
                 (first,) = core.database.execute(
                     "SELECT min(ended_at) FROM jobs WHERE queue = ? AND state = ? AND state >= 3",
                     (lane.number, int(state)),
@@ -147,12 +149,14 @@ class Background:
                 if first + keep_ms <= now_ms:
                     await core.database.admit()
                     with QueueTransaction(core) as tx:
-                        tx.remove_ended(lane, state, now_ms - keep_ms, _PER_TRANSACTION)
-                    wait_ms = 0.0
+                        tx.remove_ended(lane, JobState(state), now_ms - keep_ms, _PER_TRANSACTION)
+                    self._next_removal = 0.0  # there may be more of them
                 else:
-                    wait_ms = min(wait_ms, first + keep_ms - now_ms)
-        if wait_ms == float("inf"):
+                    self._next_removal = min(self._next_removal, first + keep_ms)
+        if self._next_removal == float("inf"):
             await self._kept_changed.wait()
+        elif (wait_ms := self._next_removal - core.clock.now_ms()) > 0:
+            delay = min(wait_ms / 1000, _LONGEST_SLEEP)
+            await wait_for_event(self._kept_changed, delay, core.clock)
         else:
-            # Not woken by records that are kept later: they are also due later.
-            await core.clock.sleep(min(wait_ms / 1000, _LONGEST_SLEEP))
+            await asyncio.sleep(0)

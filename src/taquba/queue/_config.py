@@ -48,6 +48,10 @@ MAX_BATCH_SIZE = 10_000
 """Jobs in one `enqueue_many` or `claim_many`: one transaction never stalls the loop for long."""
 
 
+_LONGEST_BACKOFF = 100 * 365 * 86_400.0
+"""Seconds; a backoff without a sensible maximum must still end at a time that can be written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
     """How one queue treats its jobs.
@@ -91,6 +95,13 @@ class QueueConfig:
             return 0
         # 2**60 seconds is past every sensible maximum, and keeps the product finite.
         delay = min(
-            base * 2.0 ** min(attempts - 1, 60), seconds(self.backoff_max, name="backoff_max")
+            base * 2.0 ** min(attempts - 1, 60),
+            seconds(self.backoff_max, name="backoff_max"),
+            _LONGEST_BACKOFF,
         )
         return round(delay * 1000)
+
+
+def milliseconds(duration: Duration | None) -> float:
+    """A duration in milliseconds; None is without end."""
+    return float("inf") if duration is None else seconds(duration, name="duration") * 1000

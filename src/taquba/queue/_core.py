@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from taquba.ids import IdFactory
-from taquba.queue._config import QueueConfig
+from taquba.queue._config import QueueConfig, milliseconds
 from taquba.queue._leases import LeaseRegistry
 from taquba.queue._records import JobState, QueueStats
 
@@ -27,12 +27,26 @@ DeadLetterHook = Callable[["QueueTransaction", "Job"], None]
 class Lane:
     """One named queue: its number in the tables, configuration, counters and listeners."""
 
-    __slots__ = ("config", "counts", "dead_letter_hook", "dirty", "listeners", "name", "number")
+    __slots__ = (
+        "config",
+        "counts",
+        "dead_letter_hook",
+        "dirty",
+        "keep_ms",
+        "listeners",
+        "name",
+        "number",
+    )
 
     def __init__(self, number: int, name: str, config: QueueConfig) -> None:
         self.number = number
         self.name = name
         self.config = config
+        self.keep_ms: dict[int, float] = {
+            JobState.DONE: milliseconds(config.keep_done),
+            JobState.DEAD: milliseconds(config.keep_dead),
+        }
+        """How long the records of ended jobs are kept."""
         self.counts = [0] * len(JobState)
         self.dirty = False
         self.listeners: list[Callable[[], None]] = []
@@ -68,8 +82,8 @@ class Core:
         self.next_seq = 1
         self.on_scheduled: Callable[[int], None] = lambda run_at_ms: None
         """Told the due time of every job that becomes scheduled."""
-        self.on_kept: Callable[[], None] = lambda: None
-        """Told that a finished or dead record is kept, and must be removed some day."""
+        self.on_kept: Callable[[float], None] = lambda due_ms: None
+        """Told when a finished or dead record that is kept must be removed."""
         self._load()
         database.before_seal(self._write_counters)
 

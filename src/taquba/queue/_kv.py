@@ -45,7 +45,7 @@ class KeyValue:
         await self._core.database.admit()
         with QueueTransaction(self._core) as tx:
             tx.put(stored, data)
-        await tx.durable()
+        await tx.confirmed()
 
     async def delete(self, key: str | bytes) -> None:
         """Delete a key, durably; an absent one is fine.
@@ -57,4 +57,4 @@ class KeyValue:
         await self._core.database.admit()
         with QueueTransaction(self._core) as tx:
             tx.delete(stored)
-        await tx.durable()
+        await tx.confirmed()

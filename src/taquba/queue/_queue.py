@@ -525,10 +525,9 @@ class _Committing:
         trace: TracebackType | None,
     ) -> None:
         self._tx.__exit__(kind, error, trace)
-        if kind is None and self._tx.has_changes:
-            await self._tx.durable()
-        elif kind is None or issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
-            # The answer tells what others did, and that may still be on its way to the store.
+        if kind is None:
+            await self._tx.confirmed()
+        elif issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
             await self._core.database.barrier()
 
 

@@ -170,11 +170,6 @@ class QueueTransaction:
         """Call this when the changes are applied in this process; not if they are rolled back."""
         self._after.append(callback)
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether anything was written; known when the ``with`` block is left."""
-        return self._tx.ticket != 0
-
     async def durable(self) -> None:
         """Return when the changes are stored and will survive any crash.
 
@@ -182,6 +177,16 @@ class QueueTransaction:
             Fenced: Another process took the store over, and the changes are lost.
         """
         await self._tx.durable()
+
+    async def confirmed(self) -> None:
+        """As `durable`; when nothing was changed, return when what was found is durable.
+
+        So that nobody is told of what others did while that can still be lost.
+        """
+        if self._tx.ticket:
+            await self._tx.durable()
+        else:
+            await self._core.database.barrier()
 
     # -- enqueueing -------------------------------------------------------------------------
 
@@ -406,15 +411,16 @@ class QueueTransaction:
         row = claim.job._row
         if row[5] >= row[6]:
             return self.dead_letter(claim, error, effects)
+        error = _validate.error_text(error)
         lane = self._settle(claim)
-        delay_ms = lane.config.backoff_ms(row[5])
+        run_at = self._now_ms + lane.config.backoff_ms(row[5])
         if retry_after is not None:
-            delay_ms = max(delay_ms, round(_validate.lease_seconds(retry_after) * 1000))
-        state, run_at = _PENDING, None
-        if delay_ms > 0:
-            state, run_at = _SCHEDULED, self._now_ms + delay_ms
-        self.execute(_RETRY, (state, run_at, error, row[0]))
-        self._entered(lane, _CLAIMED, state, run_at)
+            run_at = max(run_at, _validate.due_ms(None, retry_after, self._now_ms) or 0)
+        state, due = _PENDING, None
+        if run_at > self._now_ms:
+            state, due = _SCHEDULED, run_at
+        self.execute(_RETRY, (state, due, error, row[0]))
+        self._entered(lane, _CLAIMED, state, due)
         return Settled(JobState(state))
 
     def dead_letter(self, claim: Claim, error: str, effects: Effects | None = None) -> Settled:
@@ -423,6 +429,7 @@ class QueueTransaction:
         Raises:
             ClaimLost: The claim ended before.
         """
+        error = _validate.error_text(error)
         lane = self._settle(claim)
         results = self.apply(effects)
         self._bury(lane, claim.job._row[0], error)
@@ -462,12 +469,12 @@ class QueueTransaction:
             return
         self.execute("UPDATE jobs SET state = 3, ended_at = ? WHERE seq = ?", (self._now_ms, seq))
         self._moves.append((lane, _CLAIMED, _DONE))
-        self._core.on_kept()
+        self._core.on_kept(self._now_ms + lane.keep_ms[_DONE])
 
     def _bury(self, lane: Lane, seq: int, error: str) -> None:
         self.execute(_END, (_DEAD, self._now_ms, error, None, seq))
         self._moves.append((lane, _CLAIMED, _DEAD))
-        self._core.on_kept()
+        self._core.on_kept(self._now_ms + lane.keep_ms[_DEAD])
 
     # -- jobs that nobody holds -------------------------------------------------------------
 
@@ -523,7 +530,7 @@ class QueueTransaction:
         )
         self._entered(self._core.lanes_by_number[row[2]], _DEAD, _PENDING, None)
 
-    def remove_ended(self, lane: Lane, state: JobState, before_ms: int, limit: int) -> int:
+    def remove_ended(self, lane: Lane, state: JobState, before_ms: float, limit: int) -> int:
         """Remove kept records that ended at or before a time; how many."""
         rows = self.execute(
             "SELECT seq FROM jobs WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ?"

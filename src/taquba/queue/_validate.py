@@ -146,9 +146,15 @@ def lease_seconds(value: Duration) -> float:
 
 
 def error_text(error: BaseException | str) -> str:
-    """What is stored of a failure."""
+    """What is stored of a failure; always something that can be stored."""
     if isinstance(error, str):
-        return error
-    if not isinstance(error, BaseException):
+        text = error
+    elif isinstance(error, BaseException):
+        try:
+            text = str(error)
+        except Exception:
+            text = ""
+        text = text or type(error).__name__
+    else:
         raise InvalidType(f"error must be an exception or a str, not {type(error).__name__}")
-    return str(error) or type(error).__name__
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
