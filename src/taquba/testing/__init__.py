@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from taquba.clock import ManualClock
 from taquba.testing._faults import FaultyStore, HeldRequests, StoreRequest
+from taquba.testing._latency import LatencyStore
 from taquba.testing._objectstore_conformance import ObjectStoreConformance
 
 __all__ = [
     "FaultyStore",
     "HeldRequests",
+    "LatencyStore",
     "ManualClock",
     "ObjectStoreConformance",
     "StoreRequest",

@@ -107,13 +107,21 @@ class FaultyStore:
     network; `settle` waits for those.
 
     Example:
-        >>> store = FaultyStore(MemoryStore())
-        >>> store.fail("create", "journal/", after=True)    # the next one: its answer is lost
-        >>> store.fail("get", times=3)                      # three more: never sent
-        >>> held = store.hold("create", "journal/", skip=1) # the one after the next waits
-        >>> await held.arrived()
-        >>> held.release()
-        >>> store.count("create", "journal/")
+        >>> import asyncio, contextlib
+        >>> from taquba.objectstore import MemoryStore
+        >>> async def main() -> int:
+        ...     store = FaultyStore(MemoryStore())
+        ...     store.fail("get", times=3)                         # the next three: never sent
+        ...     store.fail("create", "journal/", after=True)       # the next: its answer is lost
+        ...     held = store.hold("create", "journal/", skip=1)    # the one after that waits
+        ...     with contextlib.suppress(StoreUnavailable):
+        ...         await store.create("journal/1", b"one")
+        ...     waiting = asyncio.create_task(store.create("journal/2", b"two"))
+        ...     await held.arrived()
+        ...     held.release()
+        ...     await waiting
+        ...     return store.count("create", "journal/")
+        >>> asyncio.run(main())
         2
     """
 

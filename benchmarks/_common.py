@@ -1,0 +1,112 @@
+"""What the benchmarks share: options, measuring, and JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from taquba.testing import LatencyStore
+
+Check = tuple[str, Callable[[dict[str, float]], bool]]
+"""What a figure must reach, in words and as a test of the printed line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    smoke: bool
+    check: bool
+
+
+def options(description: str) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--smoke", action="store_true", help="small sizes: only show that it runs")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a figure misses what it must reach"
+    )
+    arguments = parser.parse_args()
+    return Options(smoke=arguments.smoke, check=arguments.check)
+
+
+class Report:
+    """Prints one JSON line per scenario, and remembers what was missed."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._missed: list[str] = []
+
+    def line(self, scenario: str, figures: dict[str, float], checks: Sequence[Check] = ()) -> None:
+        """Print a scenario's figures; those that miss their bound are named at the end."""
+        print(json.dumps({"scenario": scenario, **{k: _round(v) for k, v in figures.items()}}))
+        sys.stdout.flush()
+        for words, holds in checks:
+            if not holds(figures):
+                self._missed.append(f"{scenario}: must reach {words}")
+
+    def finish(self) -> int:
+        """The exit status."""
+        machine = f"{platform.machine()}, Python {platform.python_version()}"
+        for missed in self._missed:
+            print(f"missed ({machine}): {missed}", file=sys.stderr)
+        return 1 if self._missed and self._options.check and not self._options.smoke else 0
+
+
+class Meter:
+    """Wall clock, processor time and requests between entering and leaving."""
+
+    def __init__(self, store: LatencyStore) -> None:
+        self._store = store
+        self.seconds = 0.0
+        self.cpu = 0.0
+        self.puts = 0
+        self.bytes = 0
+
+    def __enter__(self) -> Meter:
+        self._start = (
+            time.perf_counter(),
+            time.process_time(),
+            self._store.puts,
+            self._store.bytes_written,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wall, cpu, puts, size = self._start
+        self.seconds = time.perf_counter() - wall
+        self.cpu = time.process_time() - cpu
+        self.puts = self._store.puts - puts
+        self.bytes = self._store.bytes_written - size
+
+
+async def raw_put(store: LatencyStore, times: int = 15) -> float:
+    """Median seconds of a PUT that nobody else waits for: what ratios refer to."""
+    taken: list[float] = []
+    for number in range(times):
+        started = time.perf_counter()
+        await store.create(f"raw/{number}", b"x" * 500)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def run(main: Callable[[], object]) -> None:
+    """Run an async main that gives an exit status."""
+    sys.exit(asyncio.run(main()))  # type: ignore[arg-type]
+
+
+def _round(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.4g}")

@@ -1,0 +1,71 @@
+"""How many commits a second the queue takes.
+
+    python benchmarks/commits.py [--smoke] [--check]
+
+Producers that each enqueue, claim and acknowledge, waiting for each to be durable: three
+commits a round. Prints one JSON line, on a store in memory behind an injected latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from _common import Meter, Options, Report, options, percentile, raw_put, run
+from taquba import Queue
+from taquba.objectstore import MemoryStore
+from taquba.testing import LatencyStore
+
+
+async def producers(options: Options, report: Report) -> None:
+    """Many producers at once, so that commits share PUTs."""
+    count = 30 if options.smoke else 300
+    rounds = 5 if options.smoke else 50
+    store = LatencyStore(MemoryStore(), 0.02)
+    taken: list[float] = []
+
+    async def timed(work: object) -> object:
+        started = time.perf_counter()
+        result = await work  # type: ignore[misc]
+        taken.append(time.perf_counter() - started)
+        return result
+
+    async with Queue.open(store) as queue:
+
+        async def producer() -> None:
+            for _ in range(rounds):
+                await timed(queue.enqueue("jobs", b"x" * 64))
+                claim = await timed(queue.claim("jobs"))
+                assert claim is not None
+                await timed(queue.ack(claim))  # type: ignore[arg-type]
+
+        with Meter(store) as meter:
+            await asyncio.gather(*(producer() for _ in range(count)))
+        raw = await raw_put(store)
+    commits = count * rounds * 3
+    figures = {
+        "commits": commits,
+        "commits_per_s": commits / meter.seconds,
+        "p50_ms": percentile(taken, 0.5) * 1e3,
+        "p99_ms": percentile(taken, 0.99) * 1e3,
+        "raw_put_ms": raw * 1e3,
+        "puts_per_job": meter.puts / commits * 3,
+        "bytes_per_job": meter.bytes / commits * 3,
+        "cpu_s_per_1000": meter.cpu / commits * 1000,
+    }
+    report.line(
+        f"enqueue, claim, ack: {count} producers, L = 20 ms",
+        figures,
+        [("6,000 commits/s", lambda f: f["commits_per_s"] >= 6000)],
+    )
+
+
+async def main() -> int:
+    chosen = options("Commits a second, each waited for.")
+    report = Report(chosen)
+    await producers(chosen, report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    run(main)
