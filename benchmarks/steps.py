@@ -10,6 +10,7 @@ ratios can be read off whatever the machine.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 from _common import Meter, Options, Report, options, percentile, raw_put, run
@@ -34,7 +35,7 @@ async def one_run_alone(options: Options, report: Report) -> None:
             run = await runtime.submit(b"x" * 64)
             await runtime.wait(run.run_id)
         raw = await raw_put(store)
-    taken = [after - before for before, after in zip(started, started[1:], strict=False)]
+    taken = [after - before for before, after in itertools.pairwise(started)]
     figures = {
         "steps": steps,
         "steps_per_s": steps / meter.seconds,
