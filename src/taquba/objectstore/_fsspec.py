@@ -92,6 +92,7 @@ class FsspecStore:
     closed with this store.
 
     Example:
+        >>> import s3fs
         >>> fs = s3fs.S3FileSystem(asynchronous=True, skip_instance_cache=True)
         >>> store = FsspecStore(fs, "bucket/some/prefix")
     """

@@ -28,6 +28,7 @@ class MemoryStore:
     had taken over. Use one instance from one event loop.
 
     Example:
+        >>> import asyncio
         >>> store = MemoryStore()
         >>> asyncio.run(store.create("a", b"1"))
         >>> asyncio.run(store.get("a"))
