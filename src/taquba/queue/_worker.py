@@ -257,14 +257,17 @@ class Worker:
             logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
             return _failed(claim, error)
         except asyncio.CancelledError as error:
-            if not lease.live and task.uncancel() == 0:
-                return None  # the lease expired, and nobody else cancelled this task
-            if task.cancelling():
-                raise
+            if anyio.current_effective_deadline() == float("-inf"):
+                raise  # this worker is being cancelled
+            if not lease.live:
+                return None
             # Nobody cancelled this task: something inside the handler raised it by itself.
             return _failed(claim, error)
         finally:
             lease.on_expiry = None
+            if not lease.live:
+                # Also if the handler did not heed it: the next one must not seem cancelled.
+                task.uncancel()
 
     def _give_back(self, claims: list[Claim]) -> None:
         # This worker is being cancelled: it must not claim again what it gives back.
