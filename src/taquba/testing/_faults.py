@@ -113,7 +113,7 @@ class FaultyStore:
         ...     store = FaultyStore(MemoryStore())
         ...     store.fail("get", times=3)                         # the next three: never sent
         ...     store.fail("create", "journal/", after=True)       # the next: its answer is lost
-        ...     held = store.hold("create", "journal/", skip=1)    # the one after that waits
+        ...     held = store.hold("create", "journal/")             # the one after that waits
         ...     with contextlib.suppress(StoreUnavailable):
         ...         await store.create("journal/1", b"one")
         ...     waiting = asyncio.create_task(store.create("journal/2", b"two"))
