@@ -1,0 +1,210 @@
+"""Rules about the project that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taquba import errors
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+MAX_LINES = 600
+
+# Split, so that this file does not contain what it looks for.
+FOREIGN = ["../" + "shared", "/" + "work/", "/" + "root/", "/" + "home/"]
+SKIPPED_FOLDERS = {"build", "dist", "node_modules", "__pycache__"}
+
+
+def own_files() -> Iterator[Path]:
+    """The files of the repository, without what tools and builds leave behind."""
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
+        if path.is_file() and not hidden and not SKIPPED_FOLDERS & set(parts):
+            yield path
+
+
+# -- sources ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_a_module_fits_in_one_reading(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_only_the_clock_sleeps(path: Path) -> None:
+    """``asyncio.sleep(0)`` only lets others run; the linter cannot tell it from a real sleep."""
+    if path.name == "clock.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "asyncio":
+            assert "sleep" not in [alias.name for alias in node.names], "say asyncio.sleep(0)"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.sleep":
+            assert ast.unparse(node) == "asyncio.sleep(0)", f"line {node.lineno}: use the Clock"
+
+
+def test_nothing_refers_to_the_machine_it_was_written_on() -> None:
+    found: list[str] = []
+    for path in own_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in FOREIGN if name in text]
+    assert not found
+
+
+# -- public names -----------------------------------------------------------------------------
+
+
+def test_public_names_exist(package: str) -> None:
+    module = importlib.import_module(package)
+    missing = [name for name in module.__all__ if not hasattr(module, name)]
+    assert not missing
+    assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_public_names_are_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    silent = [
+        name
+        for name in module.__all__
+        if inspect.isclass(value := getattr(module, name)) or inspect.isfunction(value)
+        if not inspect.getdoc(value)
+    ]
+    assert not silent
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def error_classes() -> list[type[errors.TaqubaError]]:
+    return [getattr(errors, name) for name in errors.__all__]
+
+
+def test_every_error_is_in_the_list_and_in_the_drawn_tree() -> None:
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.TaqubaError)
+    }
+    assert defined == set(errors.__all__)
+    drawn = re.findall(r"\b[A-Z][A-Za-z]+\b", _tree())
+    assert {name for name in drawn if name in defined} == defined
+    assert len([name for name in drawn if name in defined]) == len(defined), "drawn twice"
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    parents = {0: "TaqubaError"}
+    for line in _tree().splitlines():
+        found = re.match(r"(?P<indent>[│ ]*)[├└]── (?P<names>[A-Za-z, ]+?)(?:   |$)", line)
+        if found is None:
+            continue
+        depth = len(found["indent"]) // 4
+        for name in found["names"].split(", "):
+            assert getattr(errors, name).__bases__[0].__name__ == parents[depth], line
+            parents[depth + 1] = name
+
+
+def _tree() -> str:
+    assert errors.__doc__ is not None
+    return textwrap.dedent(errors.__doc__.partition("::")[2])
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_errors_survive_pickling(kind: type[errors.TaqubaError]) -> None:
+    error = kind("what, and what to do")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == "what, and what to do"
+
+
+def test_store_errors_keep_their_details_when_pickled() -> None:
+    copy = pickle.loads(pickle.dumps(errors.ObjectNotFound("gone", operation="get", key="a/b")))
+    assert (str(copy), copy.operation, copy.key) == ("gone", "get", "a/b")
+
+
+# -- imports ----------------------------------------------------------------------------------
+
+CLOUD = ["adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "s3fs"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import taquba", [*CLOUD, "anyio", "apsw", "asyncio", "fsspec", "msgpack", "pydantic"]),
+        ("from taquba import Queue", [*CLOUD, "fsspec", "pydantic", "ulid"]),
+        ("from taquba.workflow import WorkflowRuntime", [*CLOUD, "fsspec", "pydantic", "ulid"]),
+    ],
+)
+def test_an_import_loads_nothing_that_is_not_needed_yet(
+    statement: str, unwanted: list[str]
+) -> None:
+    program = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert not set(done.stdout.split()) & set(unwanted)
+
+
+# -- the pinned API ---------------------------------------------------------------------------
+
+PUBLIC = {
+    "taquba": """
+        Claim Clock Effects Enqueued Job JobState ManualClock open_store PermanentError Queue
+        QueueConfig QueueStats SystemClock TaqubaError TransientError
+    """,
+    "taquba.objectstore": """
+        FsspecStore LocalStore MAX_KEY_LENGTH MAX_SEGMENT_LENGTH MemoryStore ObjectInfo
+        ObjectStore open_store RetryingStore RetryPolicy VERIFICATION_KEY verify_store
+    """,
+    "taquba.journal": """
+        Checkpoint collect Collected Entry EpochMark Journal JournalConfig JournalGap
+        JournalStatistics Kind newest_checkpoint Position publish_checkpoint replay START
+        StateMachine
+    """,
+    "taquba.database": """
+        Database DatabaseConfig DatabaseStatistics Execute InvalidSchema Rows SchemaModule
+        Transaction
+    """,
+    "taquba.queue": """
+        Cancelled CancelOutcome CancelToken Claim Effects Enqueued Handler Job JobState KeyValue
+        MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
+        MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH new_job NewJob
+        Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
+        QueueTransaction Settled Settlement Worker
+    """,
+    "taquba.workflow": """
+        AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail
+        MAX_MEMO_KEY_SIZE MAX_MEMO_SIZE MAX_RUN_ID_LENGTH Memo Outcome PermanentError RunEnd
+        Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
+        Succeed TerminalStatus TransientError WorkflowRuntime
+    """,
+    "taquba.testing": """
+        FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
+    """,
+}
+"""What each package offers. A name that goes is a broken promise, so change this knowingly."""
+
+
+def test_the_public_names_are_the_pinned_ones(package: str) -> None:
+    offered = set(importlib.import_module(package).__all__)
+    pinned = set(PUBLIC[package].split())
+    assert offered == pinned
+
+
+@pytest.fixture(params=PUBLIC)
+def package(request: pytest.FixtureRequest) -> str:
+    return request.param
