@@ -37,7 +37,7 @@ from taquba.queue._records import (
 )
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
-from taquba.queue._worker import Handler, Worker
+from taquba.queue._worker import Handler, OnError, Worker
 
 if TYPE_CHECKING:
     import os
@@ -484,9 +484,24 @@ class Queue:
         """Create (or migrate) tables that are kept in the same transactions as the jobs."""
         await self._core.database.add_module(module)
 
-    def worker(self, queue: str, handler: Handler, *, concurrency: int = 1) -> Worker:
-        """A worker for one queue; call its `run`."""
-        return Worker(self._core, queue, handler, concurrency=concurrency)
+    def worker(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        on_error: OnError | None = None,
+    ) -> Worker:
+        """A worker for one queue; call its `run`.
+
+        Args:
+            queue: Name of the queue.
+            handler: Works on one claim, and says how to settle it.
+            concurrency: Jobs at the same time.
+            on_error: Says how to settle a claim whose handler raised, or whose settlement
+                could not be applied. Default: as a failed attempt.
+        """
+        return Worker(self._core, queue, handler, concurrency=concurrency, on_error=on_error)
 
     def set_dead_letter_hook(self, queue: str, hook: DeadLetterHook | None) -> None:
         """Be told, inside the transaction, of jobs that die without a worker's doing."""

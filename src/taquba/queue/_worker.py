@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from taquba.queue._records import Claim
 
-__all__ = ["Handler", "Settlement", "Worker"]
+__all__ = ["Handler", "OnError", "Settlement", "Worker"]
 
 Settlement = Callable[[QueueTransaction], object]
 """Settles one claim inside the transaction that it is given."""
@@ -27,9 +27,12 @@ Settlement = Callable[[QueueTransaction], object]
 Handler = Callable[["Claim"], Awaitable[Settlement]]
 """Works on one claim and says how to settle it.
 
-An exception settles the claim as a failed attempt. If the lease expires, the handler is
+An exception settles the claim as `OnError` says. If the lease expires, the handler is
 cancelled and its settlement is not wanted any more.
 """
+
+OnError = Callable[["Claim", BaseException], Settlement]
+"""Settles a claim whose handler raised, or whose settlement could not be applied."""
 
 
 _MOST_AT_ONCE = 100
@@ -54,10 +57,19 @@ class Worker:
     makes a job pending wakes it, in the same batch.
     """
 
-    def __init__(self, core: Core, queue: str, handler: Handler, *, concurrency: int) -> None:
+    def __init__(
+        self,
+        core: Core,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int,
+        on_error: OnError | None = None,
+    ) -> None:
         self._core = core
         self._lane: Lane = core.lane(_validate.queue_name(queue))
         self._handler = handler
+        self._on_error = on_error or _failed_attempt
         self._concurrency = concurrency
         self._busy = 0  # jobs whose claim is on its way, or whose handler runs
         self._undelivered = 0  # transactions that are not durable yet
@@ -183,7 +195,8 @@ class Worker:
                 raise
             logger.warning("job %s could not be settled: %s", claim.job.id, error)
             if claim.is_live:
-                self._settle_alone(claim, _failed(claim, error))
+                with QueueTransaction(self._core) as tx:
+                    self._on_error(claim, error)(tx)
 
     def _commit(self, settlements: list[Settlement]) -> tuple[QueueTransaction, list[Claim]]:
         with QueueTransaction(self._core, defer_successors=True) as tx:
@@ -255,14 +268,14 @@ class Worker:
             return await self._handler(claim)
         except Exception as error:
             logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
-            return _failed(claim, error)
+            return self._on_error(claim, error)
         except asyncio.CancelledError as error:
             if anyio.current_effective_deadline() == float("-inf"):
                 raise  # this worker is being cancelled
             if not lease.live:
                 return None
             # Nobody cancelled this task: something inside the handler raised it by itself.
-            return _failed(claim, error)
+            return self._on_error(claim, error)
         finally:
             lease.on_expiry = None
             if not lease.live:
@@ -291,6 +304,6 @@ class Worker:
         self._changed.set()
 
 
-def _failed(claim: Claim, error: BaseException) -> Settlement:
+def _failed_attempt(claim: Claim, error: BaseException) -> Settlement:
     text = f"{type(error).__name__}: {error}"
     return lambda tx: tx.nack(claim, text)

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 from taquba._checks import blob
 from taquba.clock import seconds
-from taquba.errors import InconsistentRunState, InvalidArgument, InvalidType, PermanentError
+from taquba.errors import (
+    DuplicateJobId,
+    EffectsSealed,
+    InconsistentRunState,
+    InputMismatch,
+    InvalidArgument,
+    InvalidState,
+    InvalidType,
+    JobNotFound,
+    PermanentError,
+    RunNotFound,
+    SerializationError,
+)
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
@@ -22,6 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["Delivery"]
 
 logger = logging.getLogger("taquba.workflow")
+
+_PERMANENT = (
+    PermanentError,
+    # Taquba's own errors that come again, however often the step is tried:
+    DuplicateJobId,
+    EffectsSealed,
+    InconsistentRunState,
+    InputMismatch,
+    InvalidArgument,
+    InvalidState,
+    JobNotFound,
+    RunNotFound,
+    SerializationError,
+)
 
 
 class Delivery:
@@ -59,10 +85,17 @@ class Delivery:
                     effects._seal()
             outcome = check_outcome(result, run_id, number)
             return self._settle(claim, life, run_id, number, outcome, effects)
-        except (PermanentError, InvalidType, InvalidArgument) as error:
-            return self._failed(claim, life, run_id, number, error, ErrorKind.PERMANENT)
         except Exception as error:
-            return self._failed(claim, life, run_id, number, error, ErrorKind.TRANSIENT)
+            return self._failed(claim, life, run_id, number, error)
+
+    def failed(self, claim: Claim, error: BaseException) -> Settlement:
+        """Settle a delivery that ended in an unusual way, or whose settlement was refused."""
+        try:
+            life, run_id, number = self._locate(claim)
+        except InconsistentRunState as inconsistency:
+            text = str(inconsistency)
+            return lambda tx: tx.dead_letter(claim, text)
+        return self._failed(claim, life, run_id, number, error)
 
     def _locate(self, claim: Claim) -> tuple[int, str, int]:
         job = claim.job
@@ -145,9 +178,9 @@ class Delivery:
         life: int,
         run_id: str,
         number: int,
-        error: Exception,
-        kind: ErrorKind,
+        error: BaseException,
     ) -> Settlement:
+        kind = ErrorKind.PERMANENT if isinstance(error, _PERMANENT) else ErrorKind.TRANSIENT
         text = str(error) or type(error).__name__
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
         if self._queue.failure is None:

@@ -130,7 +130,10 @@ class WorkflowRuntime:
         if self._call is not None:
             delivery = Delivery(self._queue, self._runs, self._call, self._notify)
             self._worker = self._queue.worker(
-                self._queue_name, delivery.deliver, concurrency=self._concurrency
+                self._queue_name,
+                delivery.deliver,
+                concurrency=self._concurrency,
+                on_error=delivery.failed,
             )
             await self._group.start(self._worker.run)
         return self
