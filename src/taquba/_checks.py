@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
 
-__all__ = ["as_datetime", "blob", "identifier", "utf8", "whole"]
+__all__ = ["as_datetime", "blob", "identifier", "utf8", "whole", "wrong_type"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -22,12 +22,8 @@ def blob(value: object, *, name: str, limit: int) -> bytes:
     elif isinstance(value, memoryview):
         data = cast("memoryview[int]", value).tobytes()
     if not isinstance(data, bytes):
-        kind = type(data).__name__
-        hint = "encode it, for example with .encode() or json.dumps(…).encode()"
-        if inspect.isawaitable(data):
-            _close(data)
-            hint = "is an 'await' missing?"
-        raise InvalidType(f"{name} must be bytes, not {kind}: {hint}")
+        hint = ": encode it, for example with .encode() or json.dumps(…).encode()"
+        raise wrong_type(f"{name} must be bytes", data, hint)
     if len(data) > limit:
         raise ValueTooLarge(
             f"{name} has {len(data):,} bytes and may have {limit:,}: "
@@ -66,8 +62,12 @@ def as_datetime(at_ms: int | None) -> datetime | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _close(awaitable: Any) -> None:
-    """Close a forgotten coroutine, so that the error is not followed by a warning about it."""
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()
+def wrong_type(rule: str, value: object, hint: str = "") -> InvalidType:
+    """The error for a value of the wrong type; a forgotten `await` is named as that."""
+    if inspect.isawaitable(value):
+        hint = ": is an 'await' missing?"
+        # Closed, so that the error is not followed by a warning about it.
+        close: Any = getattr(value, "close", None)
+        if close is not None:
+            close()
+    return InvalidType(f"{rule}, not {type(value).__name__}{hint}")

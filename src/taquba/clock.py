@@ -39,7 +39,10 @@ def seconds(duration: Duration, *, name: str) -> float:
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        value = float(duration)
+        try:
+            value = float(duration)
+        except OverflowError:  # a huge whole number
+            value = float("inf") if duration > 0 else float("-inf")
     else:
         raise InvalidType(f"{name} is {duration!r}: give seconds or a datetime.timedelta")
     if not value >= 0:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from types import NoneType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.errors import (
     DuplicateJobId,
     InvalidArgument,
     InvalidState,
-    InvalidType,
     JobNotFound,
     TaqubaError,
 )
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Opening", "Queue"]
 
+T = TypeVar("T")
+
 
 @final
 class Queue:
@@ -71,6 +73,7 @@ class Queue:
         self._background = Background(core)
         self._background_task = asyncio.ensure_future(self._background.run())
         self._closing: asyncio.Future[None] | None = None
+        self._shared: dict[str, Any] = {}
         self.kv = KeyValue(core)
 
     @classmethod
@@ -110,12 +113,17 @@ class Queue:
             IncompatibleStore: The store was written by a newer taquba.
         """
         if not isinstance(config, QueueConfig):
-            raise InvalidType(f"config must be a QueueConfig, not {type(config).__name__}")
+            raise wrong_type("config must be a QueueConfig", config)
+        if not isinstance(clock, (Clock, NoneType)) or isinstance(clock, type):
+            raise wrong_type("clock must be a Clock", clock)
+        for option, mapping in (("queues", queues), ("storage_options", storage_options)):
+            if not isinstance(mapping, (Mapping, NoneType)):
+                raise wrong_type(f"{option} must be a mapping", mapping)
         configs = dict(queues or {})
         for name, entry in configs.items():
             _validate.queue_name(name)
             if not isinstance(entry, QueueConfig):
-                raise InvalidType(f"queues[{name!r}] must be a QueueConfig, not {entry!r}")
+                raise wrong_type(f"queues[{name!r}] must be a QueueConfig", entry)
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
 
@@ -126,10 +134,8 @@ class Queue:
                 owned = await open_store(target, **(storage_options or {}))  # type: ignore[arg-type]
             elif storage_options:
                 raise InvalidArgument("storage_options go with a URL, not with an ObjectStore")
-            elif not isinstance(target, ObjectStore):
-                raise InvalidType(
-                    f"target must be a URL, a path or an ObjectStore, not {type(target).__name__}"
-                )
+            elif not isinstance(target, ObjectStore) or isinstance(target, type):
+                raise wrong_type("target must be a URL, a path or an ObjectStore", target)
             store: ObjectStore = owned if owned is not None else target  # type: ignore[assignment]
             database: Database | None = None
             try:
@@ -281,8 +287,9 @@ class Queue:
             InvalidArgument: Too many, or something is wrong with one; nothing was written.
             Fenced: Another process took the store over.
         """
-        if isinstance(payloads, (bytes, bytearray, memoryview, str)):
-            raise InvalidType("payloads must be an iterable of bytes, not one value")
+        single = isinstance(payloads, (bytes, bytearray, memoryview, str))
+        if single or not isinstance(payloads, Iterable):
+            raise wrong_type("payloads must be an iterable of bytes", payloads)
         jobs: list[NewJob] = []
         for payload in payloads:
             if len(jobs) == MAX_BATCH_SIZE:
@@ -503,6 +510,12 @@ class Queue:
         """
         return Worker(self._core, queue, handler, concurrency=concurrency, on_error=on_error)
 
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Whatever a layer above keeps once per queue; made when it is first asked for."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        return self._shared[name]  # type: ignore[no-any-return]
+
     def set_dead_letter_hook(self, queue: str, hook: DeadLetterHook | None) -> None:
         """Be told, inside the transaction, of jobs that die without a worker's doing."""
         self._core.lane(_validate.queue_name(queue)).dead_letter_hook = hook
@@ -581,9 +594,9 @@ class Opening:
 def _check_claim(claim: object) -> None:
     if not isinstance(claim, Claim):
         hint = ": a job that was read cannot be settled" if isinstance(claim, Job) else ""
-        raise InvalidType(f"expected a Claim from claim() or claim_many(), not {claim!r}{hint}")
+        raise wrong_type("expected a Claim from claim() or claim_many()", claim, hint)
 
 
 def _check_effects(effects: object) -> None:
     if effects is not None and not isinstance(effects, Effects):
-        raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
+        raise wrong_type("effects must be an Effects", effects)
