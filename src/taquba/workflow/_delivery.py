@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from taquba._checks import blob
@@ -22,7 +21,7 @@ from taquba.errors import (
     SerializationError,
 )
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement
-from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID
+from taquba.workflow._headers import HEADER_RUN_ID, life_of
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
@@ -58,13 +57,10 @@ class Delivery:
     step's effects.
     """
 
-    def __init__(
-        self, queue: Queue, runs: RunTable, call: CallRunner, on_end: Callable[[int], None]
-    ) -> None:
+    def __init__(self, queue: Queue, runs: RunTable, call: CallRunner) -> None:
         self._queue = queue
         self._runs = runs
         self._call = call
-        self._on_end = on_end
 
     async def deliver(self, claim: Claim) -> Settlement:
         """Run the step that this claim stands for, and say how to settle it."""
@@ -102,19 +98,19 @@ class Delivery:
         known = self._runs.advanced_to(job.id)
         if known is not None:
             return known
-        life = job.headers.get(HEADER_LIFE)
-        if life is None or not life.isascii() or not life.isdigit():
+        life = life_of(job.headers)
+        if life is None:
             raise InconsistentRunState(
                 f"job {job.id} on queue {job.queue!r} is no workflow step: it was not enqueued by "
                 "a runtime. Use another queue for jobs of your own"
             )
-        run = self._runs.current_step(int(life))
+        run = self._runs.current_step(life)
         if run is None or run[1] != ACTIVE or run[3] != job.id:
             raise InconsistentRunState(
                 f"job {job.id} is not the current step of run {job.headers.get(HEADER_RUN_ID)!r}: "
                 "that run has ended or gone on"
             )
-        return int(life), run[0], run[2]
+        return life, run[0], run[2]
 
     def _settle(
         self,
@@ -168,7 +164,6 @@ class Delivery:
         def end(tx: QueueTransaction) -> None:
             tx.ack(claim, effects)
             self._runs.end(tx, life, status, error=error, kind=kind, result=result)
-            tx.after_commit(lambda: self._on_end(life))
 
         return end
 
@@ -200,7 +195,6 @@ class Delivery:
         def give_up(tx: QueueTransaction) -> None:
             tx.dead_letter(claim, text)
             self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
-            tx.after_commit(lambda: self._on_end(life))
 
         return give_up
 

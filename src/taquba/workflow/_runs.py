@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -10,7 +13,7 @@ from taquba._checks import as_datetime
 from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState
 from taquba.queue import JobState
-from taquba.workflow._headers import RESERVED_HEADER_PREFIX
+from taquba.workflow._headers import RESERVED_HEADER_PREFIX, life_of
 from taquba.workflow._records import (
     ErrorKind,
     RunOutcome,
@@ -21,7 +24,7 @@ from taquba.workflow._records import (
 )
 
 if TYPE_CHECKING:
-    from taquba.queue import Queue, QueueTransaction
+    from taquba.queue import Job, Queue, QueueTransaction
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
 
@@ -98,14 +101,37 @@ class Run:
 
 
 class RunTable:
-    """The runs of one runtime, that is, of one queue name."""
+    """The runs of one queue name; all runtimes of that name on one queue share it."""
 
     def __init__(self, queue: Queue, queue_name: str) -> None:
         self._queue = queue
         self._name = queue_name
-        [(last,)] = queue.peek("SELECT max(life) FROM runs")
-        self._next_life = (last or 0) + 1
+        # Lives are numbered over all queue names.
+        self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
         self._advanced: dict[str, tuple[int, str, int]] = {}
+        self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._users = 0
+
+    @classmethod
+    def of(cls, queue: Queue, queue_name: str) -> RunTable:
+        """The table of this name, and no second one."""
+        return queue.shared(f"workflow.runs:{queue_name}", lambda: cls(queue, queue_name))
+
+    def enter(self) -> None:
+        """A runtime begins to use this table: from now on, no step dies unnoticed."""
+        self._users += 1
+        self._queue.set_dead_letter_hook(self._name, self._step_died)
+        dead = self._of_dead_jobs()
+        if dead:
+            with self._queue.transaction() as tx:
+                for life, error in dead:
+                    self.end(tx, life, TerminalStatus.FAILED, error=error)
+
+    def leave(self) -> None:
+        """A runtime has ended its use."""
+        self._users -= 1
+        if self._users == 0:
+            self._queue.set_dead_letter_hook(self._name, None)
 
     def by_id(self, run_id: str) -> Run | None:
         """The current life of a run id."""
@@ -141,8 +167,8 @@ class RunTable:
         )
         return count  # type: ignore[no-any-return]
 
-    def of_dead_jobs(self) -> list[tuple[int, str | None]]:
-        """Active runs whose step is dead, with its last error."""
+    def _of_dead_jobs(self) -> list[tuple[int, str | None]]:
+        """Active runs whose step died while nobody was there to be told, with its last error."""
         return self._queue.peek(
             "SELECT runs.life, jobs.last_error FROM runs JOIN jobs ON jobs.id = runs.job_id"
             " WHERE runs.queue = ? AND runs.status = 0 AND jobs.state = ?",
@@ -165,9 +191,7 @@ class RunTable:
     # -- changes ----------------------------------------------------------------------------
 
     def take_life(self) -> int:
-        life = self._next_life
-        self._next_life = life + 1
-        return life
+        return next(self._lives)
 
     def insert(
         self,
@@ -203,13 +227,47 @@ class RunTable:
         kind: ErrorKind | None = None,
         result: bytes | None = None,
     ) -> None:
-        """End a life. Its memos go with it: no later life could see them."""
+        """End a life, and tell those who wait for that.
+
+        Its memos go with it: no later life could see them.
+        """
         tx.execute(
             "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?"
             " WHERE life = ? AND status = 0",
             (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
         )
         tx.execute("DELETE FROM memos WHERE life = ?", (life,))
+        tx.after_commit(lambda: self._ended(life))
+
+    def _step_died(self, tx: QueueTransaction, job: Job) -> None:
+        """The queue gave a step job up: its run ends in the same transaction."""
+        life = life_of(job.headers)
+        run = None if life is None else self.current_step(life)
+        if life is not None and run is not None and run[1] == ACTIVE and run[3] == job.id:
+            self.end(tx, life, TerminalStatus.FAILED, error=job.last_error)
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    def add_waiter(self, life: int) -> asyncio.Future[Run]:
+        """A future of the run as it is when this life has ended in this process."""
+        waiter: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(life, []).append(waiter)
+        return waiter
+
+    def remove_waiter(self, life: int, waiter: asyncio.Future[Run]) -> None:
+        waiters = self._waiters[life]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[life]
+
+    def _ended(self, life: int) -> None:
+        """Give everybody who waits for this life the record as it is now: it can be replaced."""
+        waiters = self._waiters.get(life)
+        if waiters:
+            run = self.by_life(life)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(run)
 
     def put_memo(self, tx: QueueTransaction, life: int, step: int, key: str, value: bytes) -> None:
         tx.execute(
@@ -223,3 +281,8 @@ class RunTable:
             "SELECT value FROM memos WHERE life = ? AND step = ? AND key = ?", (life, step, key)
         )
         return rows[0][0] if rows else None
+
+
+def _unused_lives(queue: Queue) -> Iterator[int]:
+    [(last,)] = queue.peek("SELECT max(life) FROM runs")
+    return itertools.count((last or 0) + 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
@@ -27,7 +29,7 @@ from taquba.ids import IdFactory
 from taquba.queue import MAX_PAYLOAD_SIZE, Effects, Queue, new_job
 from taquba.workflow._delivery import Delivery
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
-from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted, TerminalStatus
+from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
 from taquba.workflow._runner import Runner, adapt
 from taquba.workflow._runs import ACTIVE, Run, RunTable
 from taquba.workflow._schema import WORKFLOW_SCHEMA
@@ -35,7 +37,7 @@ from taquba.workflow._schema import WORKFLOW_SCHEMA
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from taquba.queue import Claim, Job, QueueTransaction, Settlement, Worker
+    from taquba.queue import Claim, Settlement, Worker
 
 __all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
 
@@ -110,7 +112,7 @@ class WorkflowRuntime:
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
         self._ids = IdFactory(queue.clock)
-        self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
         self._worker: Worker | None = None
@@ -120,22 +122,27 @@ class WorkflowRuntime:
     async def __aenter__(self) -> WorkflowRuntime:
         if self._runs is not None:
             raise InvalidArgument("this runtime was used already: make a new one")
+        await self._queue.ready()
         await self._queue.add_tables(WORKFLOW_SCHEMA)
-        self._queue.set_dead_letter_hook(self._queue_name, self._step_died)
-        self._runs = RunTable(self._queue, self._queue_name)
-        self._queue.on_failure(self._fail_waiters)
-        self._end_dead_runs()
+        runs = RunTable.of(self._queue, self._queue_name)
+        runs.enter()
+        self._runs = runs
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
+        self._queue.on_failure(self._queue_failed)
         if self._call is not None:
-            delivery = Delivery(self._queue, self._runs, self._call, self._notify)
+            delivery = Delivery(self._queue, runs, self._call)
             self._worker = self._queue.worker(
                 self._queue_name,
                 delivery.deliver,
                 concurrency=self._concurrency,
                 on_error=delivery.failed,
             )
-            await self._group.start(self._worker.run)
+            try:
+                await self._group.start(self._worker.run)
+            except BaseException:
+                await self.__aexit__(*sys.exc_info())
+                raise
         return self
 
     async def __aexit__(
@@ -152,11 +159,21 @@ class WorkflowRuntime:
                 if self._drain_timeout is not None:
                     group.start_soon(self._cancel_late_steps, group)
             return await group.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group_error:
-            raise _only_error(group_error) from None
+        except BaseExceptionGroup as errors:
+            others = [other for other in _leaves(errors, error) if other is not error]
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                # What the block raised goes on as it is, unless there is more to say.
+                failure = type(self._queue.failure)
+                others = [other for other in others if not isinstance(other, failure)]
+                if not others:
+                    return None
+                raise
+            if all(type(other) is type(others[0]) for other in others):
+                raise others[0] from others[0].__cause__
+            raise
         finally:
             self._left = True
-            self._queue.set_dead_letter_hook(self._queue_name, None)
+            self._opened().leave()
             self._fail_waiters(
                 Closed(
                     "the runtime was closed while this was waiting; the run is safe, and goes on "
@@ -308,9 +325,9 @@ class WorkflowRuntime:
             raise self._queue.failure
         if self._left:
             raise Closed("this runtime was closed; open another one with the same queue name")
-        ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(run.life, [])
-        waiters.append(ended)
+        runs = self._opened()
+        ended = runs.add_waiter(run.life)
+        self._waiters.add(ended)
         try:
             if limit is None:
                 return await ended
@@ -325,44 +342,19 @@ class WorkflowRuntime:
                 raise TimeoutError(f"run {run.run_id!r} did not end in {limit:g} s; it goes on")
             return ended.result()
         finally:
-            waiters.remove(ended)
-            if not waiters:
-                self._waiters.pop(run.life, None)
-
-    def _notify(self, life: int) -> None:
-        """A life has ended: give everybody who waits for it the record as it was then."""
-        waiters = self._waiters.get(life)
-        if waiters:
-            run = self._opened().by_life(life)
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(run)
+            self._waiters.discard(ended)
+            runs.remove_waiter(run.life, ended)
 
     def _fail_waiters(self, error: TaqubaError) -> None:
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(error)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(copy.copy(error))
 
-    # -- runs whose step died outside a worker ----------------------------------------------
-
-    def _step_died(self, tx: QueueTransaction, job: Job) -> None:
-        """The queue gave a step job up: its run ends in the same transaction."""
-        life = int(job.headers.get(HEADER_LIFE, "0"))
-        runs = self._opened()
-        run = runs.current_step(life)
-        if run is not None and run[1] == ACTIVE and run[3] == job.id:
-            runs.end(tx, life, TerminalStatus.FAILED, error=job.last_error)
-            tx.after_commit(lambda: self._notify(life))
-
-    def _end_dead_runs(self) -> None:
-        """End the runs whose step died while no runtime was there to be told."""
-        runs = self._opened()
-        dead = runs.of_dead_jobs()
-        if dead:
-            with self._queue.transaction() as tx:
-                for life, error in dead:
-                    runs.end(tx, life, TerminalStatus.FAILED, error=error)
+    def _queue_failed(self, error: TaqubaError) -> None:
+        """The queue stopped by itself; also while there was nothing to do for the worker."""
+        self._fail_waiters(error)
+        if self._group is not None and not self._left:
+            self._group.start_soon(_fail, copy.copy(error))
 
     def _opened(self) -> RunTable:
         if self._runs is None:
@@ -385,11 +377,18 @@ async def _no_handler(claim: Claim) -> Settlement:
     raise AssertionError("this worker is never run")
 
 
-def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of a group whose errors all say the same, or else the group."""
-    errors = [
-        _only_error(error) if isinstance(error, BaseExceptionGroup) else error  # pyright: ignore
-        for error in group.exceptions
-    ]
-    first = errors[0]
-    return first if all(type(error) is type(first) for error in errors) else group
+async def _fail(error: BaseException) -> None:
+    raise error
+
+
+def _leaves(
+    group: BaseExceptionGroup[BaseException], whole: BaseException | None
+) -> list[BaseException]:
+    """The errors in a group and in the groups in it; the group `whole` counts as one error."""
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup) and error is not whole:
+            leaves += _leaves(error, whole)
+        else:
+            leaves.append(error)
+    return leaves
