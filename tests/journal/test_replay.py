@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ async def written(count: int, *, store: MemoryStore | None = None, window: int =
     return store
 
 
-async def read(store: object, position: Position = START, **options: int) -> list[Entry]:
+async def read(store: object, position: Position = START, **options: Any) -> list[Entry]:
     async with aclosing(replay(store, position, **options)) as entries:  # type: ignore[arg-type]
         return [entry async for entry, _ in entries]
 

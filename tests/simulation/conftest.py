@@ -19,4 +19,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def sim_seeds(request: pytest.FixtureRequest) -> int:
     # Only the conftest of a folder named on the command line can add an option in time.
-    return int(request.config.getoption("--sim-seeds", default=DEFAULT_SEEDS))
+    seeds = request.config.getoption("--sim-seeds", default=DEFAULT_SEEDS)
+    assert isinstance(seeds, int)
+    return seeds

@@ -118,7 +118,12 @@ class Process:
 
     async def sleep(self, seconds: float) -> None:
         woken: asyncio.Future[None] = self.loop.create_future()
-        self.when_awake(max(seconds, 1e-9), lambda: woken.done() or woken.set_result(None))
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        self.when_awake(max(seconds, 1e-9), wake)
         await woken
 
 

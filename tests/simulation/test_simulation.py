@@ -13,10 +13,13 @@ from taquba.journal import _collect as collecting
 from taquba.journal import _pipeline as writing
 from taquba.journal import _takeover as opening
 from taquba.journal._position import Position
+from taquba.journal._settle import create_or_read
 from taquba.objectstore import ObjectStore
 from tests.simulation import invariants
 from tests.simulation.runner import simulate_many
 from tests.simulation.world import explain, simulate
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine may be slow; the worlds do not mind
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +40,6 @@ def first_broken(limit: int, expected: str) -> str:
     pytest.fail(f"the simulation misses it: no '{expected}' in {limit} worlds")
 
 
-@pytest.mark.timeout(600)
 def test_no_world_breaks_a_promise(sim_seeds: int) -> None:
     totals, broken = simulate_many(range(sim_seeds), jobs=2)
     assert not broken, explain(simulate(broken[0]))
@@ -70,7 +72,7 @@ def test_without_the_second_look_some_world_breaks(monkeypatch: pytest.MonkeyPat
         return True
 
     monkeypatch.setattr(opening, "second_look", look_away)
-    assert first_broken(400, "acknowledged, and lost")
+    assert first_broken(1500, "acknowledged, and lost")
 
 
 def test_with_epoch_entries_collected_some_world_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,11 +110,9 @@ def test_taking_a_lost_answer_for_a_lost_race_is_caught(monkeypatch: pytest.Monk
 
 
 def test_taking_a_lost_answer_for_a_failure_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    faithful = writing.create_or_read
-
     async def give_up(store: ObjectStore, key: str, data: bytes) -> bytes | None:
         try:
-            return await faithful(store, key, data)
+            return await create_or_read(store, key, data)
         except StoreUnavailable:
             return data
 
@@ -145,7 +145,7 @@ def test_more_in_flight_than_the_window_is_caught(monkeypatch: pytest.MonkeyPatc
     build = writing.Pipeline.__init__
 
     def wide(self: writing.Pipeline, store: ObjectStore, *, window: int, **rest: object) -> None:
-        build(self, store, window=3 * window, **rest)  # type: ignore[arg-type]
+        build(self, store, window=8 * window, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(writing.Pipeline, "__init__", wide)
-    assert first_broken(400, "cannot open")
+    assert first_broken(200, "cannot open")

@@ -162,7 +162,7 @@ class Writer:
         )
         for _ in range(30):
             try:
-                self.journal = await Journal.open(
+                journal = self.journal = await Journal.open(
                     self.process.store,
                     self.machine,
                     clock=self.process.clock,
@@ -178,9 +178,9 @@ class Writer:
             break
         else:
             return False
-        self.machine.epoch = epoch = self.journal.epoch
+        self.machine.epoch = epoch = journal.epoch
         world.count("opened")
-        world.note(self.process.name, "owns epoch", epoch, "at", self.journal.position.seq)
+        world.note(self.process.name, "owns epoch", epoch, "at", journal.position.seq)
         for complaint in (
             invariants.epoch_owned_twice(epoch, self.number, world.owners),
             invariants.lost(known, self.machine.numbers),
@@ -188,8 +188,8 @@ class Writer:
             if complaint:
                 world.violate(f"{self.process.name} opened: {complaint}")
         world.owners[epoch] = self.number
-        self.heard_before = self.journal.position.seq
-        if world.store.ahead(self.journal.position.epochs[-1].seq):
+        self.heard_before = journal.position.seq
+        if world.store.ahead(journal.position.epochs[-1].seq):
             world.count("ahead")
         return True
 
@@ -201,6 +201,7 @@ class Writer:
     async def append_numbers(self) -> None:
         world, random, journal = self.world, self.world.random, self.journal
         assert journal is not None
+        hurry = random.choice((0.0, 0.05, 0.7))
         try:
             while not self.stopping:
                 if not journal.admitting:
@@ -216,8 +217,8 @@ class Writer:
                     world.appended[self.number].append(value)
                     waits.append((value, journal.durable(ticket)))
                     self.machine.waits[value] = waits[-1][1]
-                if random.random() < 0.05:
-                    journal.seal_now()
+                    if random.random() < hurry:
+                        journal.seal_now()
                 patience = random.choice((None, None, None, 0.03))
                 if patience is not None:
                     await self.process.sleep(patience)

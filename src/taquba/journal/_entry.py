@@ -1,9 +1,9 @@
-"""The bytes of one journal entry: a fixed binary header, then an opaque body.
+r"""The bytes of one journal entry: a fixed binary header, then an opaque body.
 
 ::
 
     offset  size
-         0     8  magic, b"TAQUBAJ\\n"
+         0     8  magic, b"TAQUBAJ\n"
          8     2  format version
         10     1  kind: 1 = ordinary, 2 = epoch
         11     1  flags: 1 = ahead
