@@ -285,8 +285,9 @@ def find_documents(folder: Path) -> dict[Document, Path]:
 def totals(rows: Sequence[Row], seconds: float) -> list[tuple[str, str]]:
     """What the summary ends with."""
     results = Counter(row.result for row in rows)
+    kinds = [x for x in ("reported", "reported earlier", "failed", "failed earlier") if results[x]]
     return [
-        ("documents", ", ".join(f"{n} {result}" for result, n in results.items()) or "none"),
+        ("documents", ", ".join(f"{results[kind]} {kind}" for kind in kinds) or "none"),
         ("expensive calls made", str(sum(row.calls_made for row in rows))),
         ("expensive calls saved", str(sum(row.calls_saved for row in rows))),
         ("time", f"{seconds:.1f} s"),
