@@ -35,7 +35,7 @@ def blob(value: object, *, name: str, limit: int) -> bytes:
 def identifier(value: object, *, name: str, error: type[InvalidArgument], limit: int) -> str:
     """A caller's id: 1 to `limit` characters of A-Z a-z 0-9 _ -."""
     if not isinstance(value, str):
-        raise InvalidType(f"a {name} must be a str, not {type(value).__name__}")
+        raise wrong_type(f"a {name} must be a str", value)
     if len(value) > limit:
         raise error(f"{name} {value[:40]!r}… has {len(value)} characters and may have {limit}")
     if not _ID.fullmatch(value):

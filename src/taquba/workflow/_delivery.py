@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery"]
 
+_NO_EFFECTS = Effects()
+"""What a step has that is over and staged nothing: staging is refused from now on."""
+_NO_EFFECTS._seal()
+
 logger = logging.getLogger("taquba.workflow")
 
 _PERMANENT = (
@@ -77,9 +81,13 @@ class Delivery:
                 result = await running
             finally:
                 effects = step._effects
-                if effects is not None:
+                if effects is None:
+                    step._effects = _NO_EFFECTS
+                else:
                     effects._seal()
             outcome = check_outcome(result, run_id, number)
+            if effects is not None:
+                self._runs.check_effects(effects)
             return self._settle(claim, life, run_id, number, outcome, effects)
         except Exception as error:
             return self._failed(claim, life, run_id, number, error)

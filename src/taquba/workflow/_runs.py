@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taquba._checks import as_datetime
 from taquba._msgpack import unpack
-from taquba.errors import InconsistentRunState
+from taquba.errors import InconsistentRunState, ReservedName
 from taquba.queue import JobState
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX, life_of
 from taquba.workflow._records import (
@@ -24,7 +24,7 @@ from taquba.workflow._records import (
 )
 
 if TYPE_CHECKING:
-    from taquba.queue import Job, Queue, QueueTransaction
+    from taquba.queue import Effects, Job, Queue, QueueTransaction
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
 
@@ -245,6 +245,18 @@ class RunTable:
         run = None if life is None else self.current_step(life)
         if life is not None and run is not None and run[1] == ACTIVE and run[3] == job.id:
             self.end(tx, life, TerminalStatus.FAILED, error=job.last_error)
+
+    def check_effects(self, effects: Effects) -> None:
+        """Refuse effects that would enqueue something else than a step on the steps' queue.
+
+        Raises:
+            ReservedName: They do.
+        """
+        if any(job.queue == self._name for job in effects.jobs):
+            raise ReservedName(
+                f"queue {self._name!r} holds the steps of a workflow runtime, and effects cannot "
+                "enqueue anything else on it: choose another queue, or submit a run"
+            )
 
     # -- waiting ----------------------------------------------------------------------------
 

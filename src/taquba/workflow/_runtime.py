@@ -238,6 +238,8 @@ class WorkflowRuntime:
                 )
         if effects is not None and not isinstance(effects, Effects):
             raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
+        if effects is not None:
+            runs.check_effects(effects)
         life = runs.take_life()
         job = new_job(
             self._queue_name,
