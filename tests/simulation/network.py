@@ -87,6 +87,8 @@ class Process:
         self.note = note
         self.dead = False
         self.frozen_until = 0.0
+        self.creates_take = 0.0
+        """Seconds more that each create is under way."""
         self.loop = asyncio.get_running_loop()
         self.clock = ProcessClock(self, skew=random.uniform(-5, 5))
         self.store = Client(self, store)
@@ -247,7 +249,8 @@ class Client:
                 loop.call_later(first, lambda: arrive(answered=False))
                 loop.call_later(first + under_way(), lambda: arrive(answered=True))
             else:
-                loop.call_later(under_way(), lambda: arrive(answered=True))
+                more = process.creates_take if operation == "create" else 0.0
+                loop.call_later(under_way() + more, lambda: arrive(answered=True))
 
         process.when_awake(0.0, send)
         return answer

@@ -72,7 +72,7 @@ def test_without_the_second_look_some_world_breaks(monkeypatch: pytest.MonkeyPat
         return True
 
     monkeypatch.setattr(opening, "second_look", look_away)
-    assert first_broken(1500, "acknowledged, and lost")
+    assert first_broken(300, "acknowledged, and lost")
 
 
 def test_with_epoch_entries_collected_some_world_breaks(monkeypatch: pytest.MonkeyPatch) -> None:

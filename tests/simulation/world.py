@@ -152,6 +152,9 @@ class Writer:
     async def open(self) -> bool:
         world, random = self.world, self.world.random
         world.note(self.process.name, "opens")
+        if random.random() < 0.25:
+            # Long enough for the tail that it read to be passed, and collected.
+            self.process.creates_take = random.uniform(0.5, 2.0)
         known = [value for _, value in world.acknowledged]
         config = JournalConfig(
             window=WINDOW,
@@ -178,6 +181,7 @@ class Writer:
             break
         else:
             return False
+        self.process.creates_take = 0.0
         self.machine.epoch = epoch = journal.epoch
         world.count("opened")
         world.note(self.process.name, "owns epoch", epoch, "at", journal.position.seq)
