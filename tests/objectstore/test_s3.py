@@ -31,7 +31,7 @@ from taquba.objectstore import (
     open_store,
     verify_store,
 )
-from taquba.objectstore._s3 import s3_filesystem
+from taquba.objectstore._s3 import S3Driver, s3_filesystem
 from tests.objectstore.harness import HastyClock, keys
 from tests.servers.lossy_proxy import LossyProxy
 
@@ -260,8 +260,9 @@ async def test_answers_without_a_body(behind: FsspecStore, proxy: LossyProxy) ->
         (503, StoreUnavailable),
     ]:
         proxy.lose("PUT", "key", how=status)
-        with pytest.raises(expected):
+        with pytest.raises(StoreError) as caught:
             await behind.put("key", b"1")
+        assert type(caught.value) is expected
     proxy.lose("PUT", "key", how=412)
     with pytest.raises(ObjectExists):
         await behind.create("key", b"1")
@@ -289,8 +290,6 @@ async def test_a_certificate_that_does_not_fit_is_no_passing_trouble() -> None:
 
     import aiohttp
     from botocore.exceptions import EndpointConnectionError, HTTPClientError, SSLError
-
-    from taquba.objectstore._s3 import S3Driver
 
     driver = S3Driver(None, "bucket")
     error = SSLError(endpoint_url="https://s3", error="certificate verify failed")
@@ -515,6 +514,15 @@ async def test_closing_before_the_session_is_there(s3_server: Server, prefix: st
         with pytest.raises((Closed, ObjectNotFound)):
             await getting
         assert store._driver._fs._s3 is None or not _open_sessions(store)  # type: ignore[attr-defined]
+
+
+async def test_a_closed_driver_opens_no_session(s3_server: Server) -> None:
+    filesystem = s3_filesystem(s3_server["storage_options"])
+    driver = S3Driver(filesystem, s3_server["bucket"])
+    await driver.close()
+    with pytest.raises(RuntimeError):
+        await driver.get("a")
+    assert filesystem._s3 is None
 
 
 async def test_closing_ends_requests_under_way(behind: FsspecStore, proxy: LossyProxy) -> None:
