@@ -318,8 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Fenced as error:
         print(f"error: another process works on this store now: {error}", file=sys.stderr)
-    except (TaqubaError, OSError) as error:
+    except TaqubaError as error:
         print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
     return 1
 
 

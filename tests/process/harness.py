@@ -152,6 +152,11 @@ class Pipeline:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [_parse(line) for line in lines]
 
+    def is_done(self) -> bool:
+        """Whether the end of every document's run was acknowledged."""
+        ended = {event.run_id for event in self.events() if event.what in ("ended", "known")}
+        return ended >= set(self.documents())
+
     def documents(self) -> dict[str, Document]:
         """By run id."""
         return {document.run_id: document for document in find_documents(self.texts)}
