@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import reprlib
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
 
-__all__ = ["as_datetime", "blob", "identifier", "utf8", "whole", "wrong_type"]
+__all__ = ["as_datetime", "blob", "identifier", "shown", "utf8", "whole", "wrong_type"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -49,6 +50,15 @@ def whole(value: object, name: str, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")
     return value
+
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxother = _SHOWN.maxstring = 200
+
+
+def shown(value: object) -> str:
+    """A value for an error message: short, however large or deep or odd it is."""
+    return _SHOWN.repr(value)
 
 
 def utf8(text: str, name: str) -> bytes:

@@ -29,5 +29,9 @@ def unpack(data: bytes) -> Any:
 
     try:
         return msgpack.unpackb(data, strict_map_key=False)  # pyright: ignore
-    except (msgpack.UnpackException, msgpack.exceptions.ExtraData) as error:  # pyright: ignore
+    except (  # pyright: ignore
+        msgpack.UnpackException,
+        msgpack.exceptions.ExtraData,
+        TypeError,  # a map's key that is no key in Python
+    ) as error:
         raise ValueError(f"no MessagePack: {error}") from error

@@ -16,9 +16,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(120))
-        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            if not hasattr(item.obj, "hypothesis"):
-                item.obj = _bounded(item.obj)
+        if not isinstance(item, pytest.Function) or hasattr(item.obj, "hypothesis"):
+            continue
+        if inspect.iscoroutinefunction(item.obj):
+            item.obj = _bounded(item.obj)
 
 
 def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

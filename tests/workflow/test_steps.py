@@ -650,7 +650,7 @@ async def test_effects_are_sealed_when_the_step_returns(staged_before: bool, end
             await asyncio.Event().wait()
         if isinstance(ends, Exception):
             raise ends
-        return ends
+        return ends  # pyright: ignore[reportReturnType]
 
     async with bed(runner) as t:
         await t.runtime.submit(b"", run_id="r", max_attempts=1)

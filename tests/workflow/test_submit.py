@@ -113,7 +113,7 @@ async def test_a_mismatch_is_seen_after_a_restart() -> None:
 async def test_concurrent_submissions_of_one_id() -> None:
     """SUB-06"""
     async with bed(None) as t:
-        results: list[Any] = await asyncio.gather(
+        results: Any = await asyncio.gather(
             t.runtime.submit(b"in", run_id="r"),
             t.runtime.submit(b"in", run_id="r"),
             t.runtime.submit(b"other", run_id="r"),

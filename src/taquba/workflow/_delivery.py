@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from taquba._checks import blob
+from taquba._checks import blob, shown
 from taquba.clock import seconds
 from taquba.errors import (
     DuplicateJobId,
@@ -209,5 +209,5 @@ class Delivery:
 
 def _reason(reason: object) -> str:
     if not isinstance(reason, str):
-        raise InvalidType(f"a reason must be a str, not {reason!r:.200}")
+        raise InvalidType(f"a reason must be a str, not {shown(reason)}")
     return reason

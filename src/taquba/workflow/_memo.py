@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import logging
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 import anyio
 
-from taquba._checks import blob
+from taquba._checks import blob, shown
 from taquba._msgpack import pack, unpack
 from taquba.errors import (
     ClaimLost,
@@ -69,7 +70,7 @@ class Memo:
 
         Raises:
             ValueTooLarge: More than 16 MiB.
-            ClaimLost: The step's lease expired, so its work is not wanted any more.
+            ClaimLost: The step has returned, or its lease expired: its work is not wanted.
             Fenced: Another process took the store over.
         """
         checked = _check_key(key)
@@ -77,8 +78,9 @@ class Memo:
         await self._queue.ready()
         if not self._claim.is_live:
             raise ClaimLost(
-                f"memo {key!r} was not stored: the step's lease expired, and the step is being "
-                "run again. Extend the lease in long steps with step.lease.ensure_at_least(…)"
+                f"memo {key!r} was not stored: this delivery of the step has ended. If its lease "
+                "expired, extend it in long steps with step.lease.ensure_at_least(…); if the step "
+                "had returned, let it await whatever stores memos"
             )
         with self._queue.transaction() as tx:
             self._runs.put_memo(tx, self._life, self._step, checked, value)
@@ -132,10 +134,9 @@ class Memo:
             value = fn()
             if inspect.isawaitable(value):
                 value = await value
-            data = codec.encode(value)
-            value = codec.decode(data)
+            data, decoded = codec.encode(value)
             await self.put(key, data)
-            return value
+            return decoded
 
     @overload
     async def memoized_by_content(self, value: Any, fn: Callable[[], Awaitable[T]]) -> T: ...
@@ -204,9 +205,9 @@ class BlockingMemo:
                 f"fn of memo {key!r} is async, but the runner is not: declare the runner with "
                 "'async def', or call something that is not async"
             )
-        data = codec.encode(value)
+        data, decoded = codec.encode(value)
         self.put(key, data)
-        return codec.decode(data)
+        return decoded
 
     @overload
     def memoized_by_content(self, value: Any, fn: Callable[[], T]) -> T: ...
@@ -221,8 +222,16 @@ class BlockingMemo:
 class _PlainCodec:
     """MessagePack, for values without a declared type."""
 
-    def encode(self, value: Any) -> bytes:
-        return _pack(value, "the memo's value")
+    def encode(self, value: Any) -> tuple[bytes, Any]:
+        """The stored form, and what it decodes to."""
+        data = _pack(value, "the memo's value")
+        try:
+            return data, unpack(data)
+        except ValueError as error:
+            raise SerializationError(
+                f"the memo's value {shown(value)} cannot be encoded so that it can be decoded "
+                f"again: {error}"
+            ) from error
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -238,23 +247,24 @@ class _TypedCodec:
         self._adapter = adapter
         self._name = name
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any) -> tuple[bytes, Any]:
         from pydantic_core import PydanticSerializationError
 
         try:
             data = self._adapter.dump_json(value, warnings="error")
-            self._adapter.validate_json(data)
+            return data, self._adapter.validate_json(data)
         except (PydanticSerializationError, ValueError) as error:
             raise SerializationError(
-                f"the memo's value {value!r:.200} cannot be stored as {self._name}: {error}"
+                f"the memo's value {shown(value)} cannot be stored as {self._name}: {error!s:.1000}"
             ) from error
-        return data
 
     def decode(self, data: bytes) -> Any:
         try:
             return self._adapter.validate_json(data)
         except ValueError as error:  # pydantic.ValidationError among them
-            raise SerializationError(f"the stored value is no {self._name}: {error}") from error
+            raise SerializationError(
+                f"the stored value is no {self._name}: {error!s:.1000}"
+            ) from error
 
 
 _PLAIN = _PlainCodec()
@@ -262,11 +272,23 @@ _PLAIN = _PlainCodec()
 
 @lru_cache(512)
 def _typed_codec(type: Any) -> _TypedCodec:
-    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
+    # So that all bytes and floats come back; models say by themselves what they do.
+    exact = ConfigDict(
+        ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+    )
     try:
-        return _TypedCodec(TypeAdapter(type), getattr(type, "__name__", repr(type)))
-    except PydanticUserError as error:
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(type, config=exact)
+        except PydanticUserError as error:
+            if error.code != "type-adapter-config-unused":
+                raise
+            adapter = TypeAdapter(type)
+        with contextlib.suppress(ValueError):
+            adapter.validate_json(b"")  # types that are still unknown show up only now
+        return _TypedCodec(adapter, getattr(type, "__name__", repr(type)))
+    except (PydanticUserError, NameError) as error:
         raise InvalidType(f"type {type!r} is nothing that pydantic can handle: {error}") from error
 
 
@@ -286,7 +308,7 @@ def _pack(value: Any, name: str) -> bytes:
         return pack(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise SerializationError(
-            f"{name} {value!r:.200} cannot be encoded: {error}. Use None, bool, int, float, str, "
+            f"{name} {shown(value)} cannot be encoded: {error}. Use None, bool, int, float, str, "
             "bytes, list and dict, or say its type: memoized(key, fn, type=…)"
         ) from error
 

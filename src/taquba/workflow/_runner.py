@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
+from taquba._checks import shown
 from taquba.errors import InvalidType
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._step import BlockingStep, Step
@@ -97,7 +98,7 @@ def check_outcome(outcome: object, run_id: str, number: int) -> Outcome:
     else:
         hint = "wrap it, for example in Succeed(…)"
     raise InvalidType(
-        f"the runner returned {outcome!r:.200} from step {number} of run {run_id!r}, "
+        f"the runner returned {shown(outcome)} from step {number} of run {run_id!r}, "
         f"which is not Continue, Succeed, Fail or Cancel; {hint}"
     )
 
