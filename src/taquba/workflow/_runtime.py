@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import anyio
 
@@ -389,9 +389,8 @@ def _leaves(
     """The errors in a group and in the groups in it; the group `whole` counts as one error."""
     leaves: list[BaseException] = []
     for error in group.exceptions:
-        is_nested = isinstance(error, BaseExceptionGroup) and error is not whole
-        if is_nested:
-            leaves += _leaves(cast("BaseExceptionGroup[BaseException]", error), whole)
+        if error is whole or not isinstance(error, BaseExceptionGroup):
+            leaves.append(error)
         else:
-            leaves.append(cast("BaseException", error))
+            leaves += _leaves(error, whole)  # pyright: ignore[reportUnknownArgumentType]
     return leaves
