@@ -178,8 +178,8 @@ WRONG: dict[str, tuple[Callable[[Memo], Any], type[Exception], str]] = {
     "type class": (lambda m: m.memoized("k", lambda: 1, Odd), InvalidType, "Odd"),
     "type list": (lambda m: m.memoized("k", lambda: 1, [int]), InvalidType, "type"),  # type: ignore[call-overload]
     "type dict": (lambda m: m.memoized("k", lambda: 1, {}), InvalidType, "type"),  # type: ignore[call-overload]
-    "content": (lambda m: m.memoized_by_content(Odd(), len), SerializationError, "content"),
-    "content set": (lambda m: m.memoized_by_content({1}, len), SerializationError, "content"),
+    "content": (lambda m: m.memoized_by_content(Odd(), int), SerializationError, "content"),
+    "content set": (lambda m: m.memoized_by_content({1}, int), SerializationError, "content"),
     "content fn": (lambda m: m.memoized_by_content("c", 5), InvalidType, "callable"),  # type: ignore[call-overload]
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import hashlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
@@ -16,7 +19,9 @@ from taquba._checks import blob, shown
 from taquba._msgpack import pack, unpack
 from taquba.errors import (
     ClaimLost,
+    Closed,
     InvalidArgument,
+    InvalidState,
     InvalidType,
     SerializationError,
     ValueTooLarge,
@@ -38,6 +43,8 @@ MAX_MEMO_KEY_SIZE = 64 * 1024
 """Bytes of UTF-8 in a memo's key."""
 MAX_MEMO_SIZE = 16 * 1024 * 1024
 """Bytes of one memo value, 16 MiB."""
+_LOOK_AT_LOOP = 1.0
+"""Seconds between looks of a waiting thread at whether there is still an event loop."""
 RUN_SCOPE = -1
 """Stands in place of the step number for memos that all steps of the run share."""
 
@@ -119,10 +126,7 @@ class Memo:
         """
         checked = _check_key(key)
         if not callable(fn):
-            hint = "pass the function itself: memoized(key, lambda: call(…))"
-            if inspect.iscoroutine(fn):
-                fn.close()
-            raise InvalidType(f"fn of memo {key!r} must be callable, not {fn!r}: {hint}")
+            raise _no_function(key, fn)
         codec = _codec(type)
         async with self._locks.setdefault(checked, anyio.Lock()):
             stored = self._runs.memo(self._life, self._step, checked)
@@ -163,20 +167,48 @@ class Memo:
 
 @final
 class BlockingMemo:
-    """`Memo` for runners that are ordinary functions, and run in a thread."""
+    """`Memo` for runners that are ordinary functions, and run in a thread.
 
-    __slots__ = ("_memo",)
+    Its methods may be called from any thread, for example from a pool of the runner's own,
+    but not on the event loop itself, for which they wait.
+    """
+
+    __slots__ = ("_locks", "_loop", "_memo")
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
+        self._loop = asyncio.get_running_loop()
+        self._locks: dict[str, threading.RLock] = {}
 
     def get(self, key: str) -> bytes | None:
         """See `Memo.get`."""
-        return anyio.from_thread.run(self._memo.get, key)
+        return self._wait_for(self._memo.get, key)
 
     def put(self, key: str, data: bytes) -> None:
         """See `Memo.put`."""
-        anyio.from_thread.run(self._memo.put, key, data)
+        self._wait_for(self._memo.put, key, data)
+
+    def _wait_for(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        if asyncio._get_running_loop() is self._loop:
+            raise InvalidState(
+                "a BlockingMemo waits for the event loop, so it cannot be used on it: use it in "
+                "the runner's thread, or declare the runner with 'async def'"
+            )
+        waiting = call(*arguments)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(waiting, self._loop)
+        except RuntimeError:
+            waiting.close()
+            raise self._loop_closed() from None
+        while True:
+            concurrent.futures.wait((answer,), timeout=_LOOK_AT_LOOP)
+            if answer.done():
+                return answer.result()
+            if self._loop.is_closed():
+                raise self._loop_closed()
+
+    def _loop_closed(self) -> Closed:
+        return Closed("the event loop has ended, and nothing can be stored any more")
 
     @overload
     def memoized(self, key: str, fn: Callable[[], T]) -> T: ...
@@ -186,28 +218,26 @@ class BlockingMemo:
         """See `Memo.memoized`; `fn` is sync, and runs in this thread."""
         checked = _check_key(key)
         if not callable(fn):
-            raise InvalidType(
-                f"fn of memo {key!r} must be callable, not {fn!r}: "
-                "pass the function itself: memoized(key, lambda: call(…))"
-            )
+            raise _no_function(key, fn)
         codec = _codec(type)
-        stored = self.get(checked)
-        if stored is not None:
-            try:
-                return codec.decode(stored)
-            except SerializationError as error:
-                logger.warning("memo %r is computed again: %s", key, error)
-        value = fn()
-        if inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise InvalidType(
-                f"fn of memo {key!r} is async, but the runner is not: declare the runner with "
-                "'async def', or call something that is not async"
-            )
-        data, decoded = codec.encode(value)
-        self.put(key, data)
-        return decoded
+        with self._locks.setdefault(checked, threading.RLock()):
+            stored = self.get(checked)
+            if stored is not None:
+                try:
+                    return codec.decode(stored)
+                except SerializationError as error:
+                    logger.warning("memo %r is computed again: %s", key, error)
+            value = fn()
+            if inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
+                    value.close()
+                raise InvalidType(
+                    f"fn of memo {key!r} is async, but the runner is not: declare the runner with "
+                    "'async def', or call something that is not async"
+                )
+            data, decoded = codec.encode(value)
+            self.put(key, data)
+            return decoded
 
     @overload
     def memoized_by_content(self, value: Any, fn: Callable[[], T]) -> T: ...
@@ -311,6 +341,15 @@ def _pack(value: Any, name: str) -> bytes:
             f"{name} {shown(value)} cannot be encoded: {error}. Use None, bool, int, float, str, "
             "bytes, list and dict, or say its type: memoized(key, fn, type=…)"
         ) from error
+
+
+def _no_function(key: str, fn: object) -> InvalidType:
+    if inspect.iscoroutine(fn):
+        fn.close()
+    return InvalidType(
+        f"fn of memo {key!r} must be callable, not {shown(fn)}: "
+        "pass the function itself: memoized(key, lambda: call(…))"
+    )
 
 
 def _check_key(key: object) -> str:
