@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple, final
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import anyio
 
-from taquba.errors import ClaimLost
+from taquba._checks import whole, wrong_type
+from taquba.errors import ClaimLost, PermanentError
 from taquba.queue import _validate
 from taquba.queue._core import Core, Lane, logger
 from taquba.queue._transaction import QueueTransaction
@@ -68,15 +70,19 @@ class Worker:
     ) -> None:
         self._core = core
         self._lane: Lane = core.lane(_validate.queue_name(queue))
+        if not callable(handler):
+            raise wrong_type("handler must be an async function that takes a Claim", handler)
         self._handler = handler
         self._on_error = on_error or _failed_attempt
-        self._concurrency = concurrency
+        self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
         self._busy = 0  # jobs whose claim is on its way, or whose handler runs
         self._undelivered = 0  # transactions that are not durable yet
         self._finished: deque[_Finished] = deque()
         self._flush_is_due = False
         self._flushing = False
+        self._stopped = False
         self._accepting = False
+        self._host: asyncio.Task[Any] | None = None
         self._group: TaskGroup | None = None
         self._failure: BaseException | None = None
         self._changed = asyncio.Event()
@@ -97,7 +103,11 @@ class Worker:
         Raises:
             Fenced: Another process took the store over.
         """
-        self._accepting = True
+        if self._core.database.failure is not None:
+            raise copy(self._core.database.failure)
+        self._core.database.on_failure(self._database_failed)
+        self._accepting = not self._stopped
+        self._host = asyncio.current_task()
         self._lane.listeners.append(self._wake)
         try:
             async with anyio.create_task_group() as group:
@@ -107,6 +117,8 @@ class Worker:
                 await self.drained()
                 if self._failure is not None:
                     raise self._failure
+        except BaseExceptionGroup as errors:
+            raise _only_error(errors) from None
         finally:
             self._accepting = False
             self._lane.listeners.remove(self._wake)
@@ -114,9 +126,11 @@ class Worker:
             if self._finished and self._core.database.failure is None:
                 # Their slots were cancelled, but what they finished still counts.
                 self._settle_and_claim(list(self._finished))
+                self._finished.clear()
 
     def stop(self) -> None:
-        """Take no further jobs; `run` returns when those under way are settled."""
+        """Take no further jobs, for good; `run` returns when those under way are settled."""
+        self._stopped = True
         self._accepting = False
         self._note_change()
 
@@ -265,12 +279,18 @@ class Worker:
         assert task is not None
         lease.on_expiry = task.cancel
         try:
-            return await self._handler(claim)
+            settlement = await self._handler(claim)
+            if not callable(settlement):  # it is the caller's code
+                raise wrong_type("a handler must return how to settle its claim", settlement)
+            return settlement
         except Exception as error:
             logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
             return self._on_error(claim, error)
         except asyncio.CancelledError as error:
-            if anyio.current_effective_deadline() == float("-inf"):
+            host = self._host
+            if anyio.current_effective_deadline() == float("-inf") or (
+                host is not None and host.cancelling()
+            ):
                 raise  # this worker is being cancelled
             if not lease.live:
                 return None
@@ -293,6 +313,10 @@ class Worker:
                     if claim.is_live:
                         tx.release(claim)
 
+    def _database_failed(self, error: BaseException) -> None:
+        """Nothing that is under way here can be settled any more."""
+        self._fail(error, [])
+
     def _fail(self, error: BaseException, batch: list[_Finished]) -> None:
         self._failure = error
         for finished in batch:
@@ -305,5 +329,17 @@ class Worker:
 
 
 def _failed_attempt(claim: Claim, error: BaseException) -> Settlement:
-    text = f"{type(error).__name__}: {error}"
+    text = _validate.error_text(error)
+    if isinstance(error, PermanentError):
+        return lambda tx: tx.dead_letter(claim, text)
     return lambda tx: tx.nack(claim, text)
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error of a group whose errors all say the same, or else the group."""
+    errors: list[BaseException] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            error = _only_error(cast("BaseExceptionGroup[BaseException]", error))
+        errors.append(error)
+    return errors[0] if len({type(error) for error in errors}) == 1 else group
