@@ -170,7 +170,8 @@ class ObedientStore:
     def release(self, index: int = 0, instead: Callable[[], None] | None = None) -> str:
         """Let a held create go on, or fail as `instead` does; its key."""
         key, told = self.held.pop(index)
-        told.set_result(instead)
+        if not told.done():  # its sender gave up
+            told.set_result(instead)
         return key
 
     def release_all(self) -> None:

@@ -151,6 +151,51 @@ def test_acknowledgements_keep_the_order() -> None:
     run(main())
 
 
+def test_who_waits_for_a_place_waits_for_no_more() -> None:
+    async def main() -> None:
+        store = ObedientStore(MemoryStore())
+        log = await open_log(store, commit_interval=0)
+        store.holding = True
+        for word in ("a", "b"):
+            log.say(word)
+            assert log.journal.last_ticket > log.journal.acknowledged_ticket
+            await asyncio.sleep(0.01)
+        before_last = log.journal.position.seq - 1
+        waits = [asyncio.ensure_future(log.journal.wait_stored(before_last + n)) for n in (0, 1)]
+        await rounds()
+        store.release(0)
+        await rounds()
+        assert [wait.done() for wait in waits] == [True, False]
+        store.release_all()
+        await asyncio.gather(*waits)
+
+    run(main())
+
+
+def test_an_entry_lost_to_another_stops_the_ones_before_it_too() -> None:
+    async def main() -> None:
+        store = ObedientStore(MemoryStore())
+        log = await open_log(store, commit_interval=0)
+        tasks = len(asyncio.all_tasks())
+        store.holding = True
+        waits = [log.say("a")]
+        await asyncio.sleep(0.01)
+        waits.append(log.say("b"))
+        await asyncio.sleep(0.01)
+        stranger = await store.store.get(entry_key(0))
+        await store.store.create(entry_key(log.journal.position.seq - 1), stranger)
+        store.release(1)
+        await rounds()
+        assert len(asyncio.all_tasks()) < tasks
+        store.release_all()
+        await rounds()
+        assert all(isinstance(wait.exception(), Fenced) for wait in waits)
+        assert log.journal.acknowledged_ticket == 0
+        await log.journal.close()
+
+    run(main())
+
+
 def test_an_idle_journal_does_nothing() -> None:
     async def main() -> None:
         store = ObedientStore(MemoryStore())
@@ -549,8 +594,10 @@ def test_a_state_machine_that_fails_stops_the_journal(method: str) -> None:
 
         setattr(log.machine, method, explode)
         wait = log.say("x")
-        with pytest.raises(Closed, match="a bug"):
+        with pytest.raises(Closed, match="a bug") as raised:
             await wait
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        assert log.journal.last_ticket > log.journal.acknowledged_ticket
         assert isinstance(log.journal.failure, TaqubaError)
         assert isinstance(log.journal.failure.__cause__, ZeroDivisionError)
         with pytest.raises(Closed):

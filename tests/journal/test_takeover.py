@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
-from taquba.errors import CorruptStore, Fenced, IncompatibleStore, TaqubaError
+from taquba.errors import (
+    CorruptStore,
+    Fenced,
+    IncompatibleStore,
+    StoreUnavailable,
+    TaqubaError,
+)
 from taquba.journal import Checkpoint, Journal, collect, publish_checkpoint
 from taquba.journal._entry import decode_entry
 from taquba.journal._position import entry_key
-from taquba.objectstore import MemoryStore
+from taquba.objectstore import MemoryStore, ObjectInfo
 from tests.journal.harness import (
     CLOCK,
     Log,
@@ -121,6 +128,35 @@ def test_a_reader_that_collection_overtook_starts_over_without_writing() -> None
     run(main())
 
 
+def test_a_tail_that_was_collected_before_the_entry_is_sent_gets_none() -> None:
+    """The first look: no stray entry that could lead others astray."""
+
+    async def main() -> None:
+        memory = MemoryStore()
+        owner = await open_log(memory, window=4)
+        await owner.say("a")
+
+        class Slow(ObedientStore):
+            looks = 0
+
+            async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+                if prefix == "checkpoints/":
+                    self.looks += 1
+                    if self.looks == 2:
+                        for word in "bcdefgh":
+                            await owner.say(word)
+                        await checkpointed(owner, memory)
+                async for info in super().list(prefix, start_after):
+                    yield info
+
+        store = Slow(memory)
+        late = await open_log(store)
+        assert late.machine.words == list("abcdefgh")
+        assert store.creates == [entry_key(owner.journal.position.seq)]
+
+    run(main())
+
+
 def test_a_checkpoint_that_is_gone_is_replaced_by_a_newer_one() -> None:
     async def main() -> None:
         store = MemoryStore()
@@ -218,7 +254,9 @@ def test_a_log_in_full_use_is_taken_over_soon(writers: int, latency: float) -> N
         speakers = [asyncio.ensure_future(speak(name)) for name in range(writers)]
         await asyncio.sleep(10 * latency)
         began = CLOCK.monotonic()
-        rival = await open_log(store)
+        rival_store = ObedientStore(memory, latency=latency)
+        rival = await open_log(rival_store)
+        assert len(rival_store.creates) <= 3
         assert CLOCK.monotonic() - began <= 60 * latency + 0.1
         await asyncio.wait(speakers)
         assert isinstance(owner.journal.failure, Fenced)
@@ -230,6 +268,52 @@ def test_a_log_in_full_use_is_taken_over_soon(writers: int, latency: float) -> N
         if latency:
             mark = rival.journal.position.epochs[-1].seq
             assert decode_entry("", await memory.get(entry_key(mark))).ahead
+
+    run(main())
+
+
+@pytest.mark.parametrize("fate", ["dies", "loses the request", "loses the answer"])
+def test_meeting_a_log_ahead_survives(fate: str) -> None:
+    async def main() -> None:
+        memory = MemoryStore()
+        owner = await open_log(ObedientStore(memory, latency=0.02))
+        stop = False
+
+        async def speak() -> None:
+            number = 0
+            while not stop:
+                try:
+                    await owner.say(str(number))
+                except TaqubaError:
+                    return
+                number += 1
+
+        class Fateful(ObedientStore):
+            async def create(self, key: str, data: bytes) -> None:
+                nonlocal stop
+                first = not self.creates
+                if first and fate == "loses the request":
+                    self.creates.append(key)
+                    raise StoreUnavailable("no answer", key=key)
+                stop = stop or fate == "dies"
+                await super().create(key, data)
+                if first and fate == "loses the answer":
+                    raise StoreUnavailable("no answer", key=key)
+
+        speaker = asyncio.ensure_future(speak())
+        await asyncio.sleep(0.5)
+        store = Fateful(memory, latency=0.02)
+        rival = await open_log(store)
+        assert decode_entry("", await memory.get(store.creates[0])).ahead == (
+            fate != "loses the request"
+        )
+        assert rival.machine.words == [str(number) for number in range(len(rival.machine.words))]
+        await rival.say("mine")
+        await speaker
+        expected = [*rival.machine.words]
+        await rival.journal.close()
+        assert await read_words(memory) == expected
+        assert len(store.creates) <= (2 if fate == "dies" else 3) + 1
 
     run(main())
 
