@@ -316,8 +316,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = shlex.join(["python", *sys.argv])
         print(f"\nStopped. What was finished is kept; to go on, run the same again:\n  {command}")
         return 130
-    except Fenced as error:
-        print(f"error: another process works on this store now: {error}", file=sys.stderr)
+    except Fenced:
+        print("error: another process took the store over, and goes on from here", file=sys.stderr)
     except TaqubaError as error:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:

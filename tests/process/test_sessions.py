@@ -108,27 +108,28 @@ def test_ctrl_c_at_any_stage(pipeline: Pipeline) -> None:
     assert_all_is_well(pipeline, pipeline.run(), slots=SLOTS, kills=len(stages))
 
 
-def test_a_second_process_takes_over_and_the_first_acknowledges_nothing_more(
+def test_of_two_processes_that_start_together_one_is_fenced_and_the_other_does_it_all(
     pipeline: Pipeline,
 ) -> None:
     with pipeline.session("--delay", "0.2") as first, pipeline.session("--delay", "0.2") as second:
         # Whichever opened the store first is the one that is fenced.
-        first.read_until("stage 1")
-        second_ended, first_ended = second.wait(), first.wait()
-    fenced, finisher = sorted((first_ended, second_ended), key=lambda ended: -ended.code)
-    assert_one_clear_line(fenced, "another process works on this store now")
+        both = (first.wait(), second.wait())
+    finisher, fenced = sorted(both, key=lambda ended: ended.code)
+    assert_one_clear_line(fenced, "another process took the store over, and goes on from here")
     assert "expensive calls" not in fenced.out
     assert_all_is_well(pipeline, finisher, slots=SLOTS, kills=1, overlapping=True)
 
 
-def test_a_session_is_taken_over_in_the_middle_of_its_work(pipeline: Pipeline) -> None:
+def test_a_second_process_takes_over_and_the_first_acknowledges_nothing_more(
+    pipeline: Pipeline,
+) -> None:
     short = sorted(pipeline.texts.iterdir())[0]
     short.write_text("This one is reported soon, and the others take their time.")
     with pipeline.session("--delay", "1") as first:
         first.read_until("reported")
         finisher = pipeline.run()
         fenced = first.wait()
-    assert_one_clear_line(fenced, "another process works on this store now")
+    assert_one_clear_line(fenced, "another process took the store over, and goes on from here")
     assert "resuming: " in finisher.out
     assert_all_is_well(pipeline, finisher, slots=SLOTS, kills=1, overlapping=True)
     # The one that was fenced began with something, and the other did the rest.
