@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class CallLog:
             os.write(self._file, f"{line}\n".encode())
 
 
-class Display:
+class Display(ABC):
     """Counts and logs what the pipeline tells; how that looks is up to the two kinds below."""
 
     def __init__(self, log: CallLog) -> None:
@@ -107,13 +108,13 @@ class Display:
         """A document has come to its end, in this session or in an earlier one."""
         self._log.write("known" if row.earlier else "ended", run_id, row.result)
 
+    @abstractmethod
     def line(self, text: str) -> None:
         """Show a line that stays."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self, rows: Sequence[Row], totals: Sequence[tuple[str, str]]) -> None:
         """Show the table at the end."""
-        raise NotImplementedError
 
 
 class PlainDisplay(Display):
