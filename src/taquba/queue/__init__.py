@@ -18,7 +18,7 @@ from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
-from taquba.queue._queue import Opening as Opening
+from taquba.queue._opening import Opening as Opening
 from taquba.queue._queue import Queue as Queue
 from taquba.queue._records import Cancelled as Cancelled
 from taquba.queue._records import CancelOutcome as CancelOutcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -26,6 +26,7 @@ from taquba.queue._config import MAX_BATCH_SIZE, QueueConfig
 from taquba.queue._core import Core, DeadLetterHook, logger
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._kv import KeyValue
+from taquba.queue._opening import Opening
 from taquba.queue._records import (
     JOB_COLUMNS,
     Cancelled,
@@ -42,7 +43,7 @@ from taquba.queue._worker import Handler, OnError, Worker
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Opening", "Queue"]
+__all__ = ["Queue"]
 
 T = TypeVar("T")
 
@@ -557,38 +558,6 @@ class _Committing:
             await self._tx.confirmed()
         elif issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
             await self._core.database.barrier()
-
-
-@final
-class Opening:
-    """What `Queue.open` returns: ``await`` it, or use it with ``async with``."""
-
-    def __init__(self, opening: Any) -> None:
-        self._opening = opening
-        self._queue: Queue | None = None
-
-    def __await__(self) -> Generator[Any, None, Queue]:
-        return self._opening().__await__()  # type: ignore[no-any-return]
-
-    async def __aenter__(self) -> Queue:
-        queue: Queue = await self._opening()
-        self._queue = queue
-        return queue
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._queue is not None
-        await self._queue.close()
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"Queue.open(…) is not open yet, so it has no {name!r}: write "
-            "'async with Queue.open(…) as queue:' or 'queue = await Queue.open(…)'"
-        )
 
 
 def _check_claim(claim: object) -> None:
