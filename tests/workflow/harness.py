@@ -27,6 +27,7 @@ class GateStore:
         """Objects that this handle has stored."""
         self.dead = asyncio.Event()
         self.on_death: Callable[[], None] = lambda: None
+        self.on_write: Callable[[], None] = lambda: None
         self._die_after = die_after
         self._open = asyncio.Event()
         self._open.set()
@@ -55,6 +56,7 @@ class GateStore:
         await self._answered()
         await write()
         self.writes += 1
+        self.on_write()
         if self.writes == self._die_after:
             self.kill()
         await self._answered()
