@@ -135,7 +135,7 @@ class Pipeline:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_obey_permissions if _IS_LINUX_ROOT else None,
+            preexec_fn=_become_like_any_other,
         )
         with process:
             try:
@@ -180,6 +180,14 @@ def environment() -> dict[str, str]:
     """This process's, without what could change how a session behaves."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     return {**kept, "PYTHONWARNINGS": "error", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def _become_like_any_other() -> None:
+    """What differs between the processes that may run these tests, and must not matter."""
+    # A shell that starts the tests in the background makes them, and so us, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _IS_LINUX_ROOT:
+        _obey_permissions()
 
 
 def _obey_permissions() -> None:
