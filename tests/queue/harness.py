@@ -107,9 +107,18 @@ class World:
         """The newest process's connection."""
         return self._processes[-1][1]
 
+    async def bury(self) -> None:
+        """The dead come back as zombies, find that they are fenced, and go."""
+        for queue, wire in self._processes[:-1]:
+            wire.release()
+            with contextlib.suppress(TaqubaError):
+                await queue.close()
+        del self._processes[:-1]
+
     async def close(self) -> None:
-        """Clean up; the dead may come back as zombies, and then find that they are fenced."""
-        for queue, wire in reversed(self._processes):
+        """Clean up."""
+        await self.bury()
+        for queue, wire in self._processes:
             wire.release()
             with contextlib.suppress(TaqubaError):
                 await queue.close()

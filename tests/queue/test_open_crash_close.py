@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taquba import JobState, Queue, QueueConfig
-from taquba.errors import Closed, Fenced, TaqubaError
+from taquba.errors import ClaimLost, Closed, Fenced, TaqubaError
 from taquba.objectstore import MemoryStore
 from taquba.queue import PRIORITY_HIGH, CancelOutcome, Effects
 from tests.queue.harness import NO_BACKOFF, World, counts, die, drain, read, started, take
@@ -177,6 +177,25 @@ async def test_all_who_wait_are_told_of_the_fencing(world: World, queue: Queue) 
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(result) for result in results] == [Fenced] * 5
     assert await second.stats("q") == counts()
+
+
+@pytest.mark.parametrize("how", ["fenced", "closed"])
+async def test_claims_of_a_queue_that_stopped_are_not_live(
+    world: World, queue: Queue, how: str
+) -> None:
+    await queue.enqueue("q", b"")
+    claim = await take(queue)
+    if how == "closed":
+        await queue.close()
+    else:
+        await world.open()
+        with pytest.raises(Fenced):
+            await queue.kv.put("key", b"")
+    assert not claim.is_live
+    with pytest.raises(ClaimLost):
+        claim.renew(60)
+    with pytest.raises(ClaimLost):
+        claim.ensure_at_least(60)
 
 
 async def test_an_ack_that_was_not_stored_is_nothing_at_all(world: World) -> None:

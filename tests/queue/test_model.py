@@ -1,0 +1,403 @@
+"""The queue against a model of it: thousands of steps in any order, crashes included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from taquba import Claim, Enqueued, Queue, QueueConfig
+from taquba.errors import CancelRequested, ClaimLost, DuplicateJobId, InvalidState, JobNotFound
+from taquba.queue import Effects
+from tests.queue.harness import World, started
+from tests.queue.model import Model, ModelEffects, NewJob, Rules
+
+T = TypeVar("T")
+
+RULES = {
+    "q": Rules(max_attempts=3, backoff=1, keep_done=None, keep_dead=40),
+    "r": Rules(max_attempts=2, backoff=0, keep_done=20, keep_dead=15),
+}
+CONFIGS = {
+    name: QueueConfig(
+        max_attempts=rules.max_attempts,
+        backoff_base=rules.backoff,
+        keep_done=rules.keep_done,
+        keep_dead=rules.keep_dead,
+    )
+    for name, rules in RULES.items()
+}
+
+queues = st.sampled_from(sorted(RULES))
+keys = st.sampled_from(["k1", "k2", "k3"])
+values = st.binary(max_size=3)
+new_jobs = st.builds(
+    NewJob,
+    queue=queues,
+    priority=st.sampled_from([0, 5, 1000]),
+    delay=st.sampled_from([0, 0, 0, 1, 7]),
+    dedup=st.sampled_from([None, None, "a", "b"]),
+    id=st.sampled_from([None, None, None, "x", "y"]),
+)
+
+
+@st.composite
+def some_effects(draw: st.DrawFn) -> ModelEffects:
+    touched = draw(st.lists(keys, unique=True, max_size=2))
+    deleted = draw(st.lists(st.booleans(), min_size=len(touched), max_size=len(touched)))
+    pairs = list(zip(touched, deleted, strict=True))
+    return ModelEffects(
+        jobs=tuple(draw(st.lists(new_jobs, max_size=2))),
+        puts={key: draw(values) for key, gone in pairs if not gone},
+        deletes=tuple(key for key, gone in pairs if gone),
+    )
+
+
+effects_or_none = st.one_of(st.none(), some_effects())
+Held = tuple[Claim, int]
+"""A claim, and its number in the model."""
+
+
+def options_of(new: NewJob) -> dict[str, Any]:
+    return {
+        "priority": new.priority,
+        "delay": new.delay or None,
+        "dedup_key": new.dedup,
+        "job_id": new.id,
+    }
+
+
+def real(effects: ModelEffects | None) -> Effects | None:
+    if effects is None:
+        return None
+    staged = Effects()
+    for new in effects.jobs:
+        staged.enqueue(new.queue, b"effect", **options_of(new))
+    for key, value in effects.puts.items():
+        staged.put(key, value)
+    for key in effects.deletes:
+        staged.delete(key)
+    return staged
+
+
+class QueueMachine(RuleBasedStateMachine):
+    jobs = Bundle("jobs")
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.world = World()
+        self.start_ms = self.world.clock.now_ms()
+        self.model = Model(RULES)
+        self.queue: Queue = self.run(self.world.open(queues=CONFIGS))
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Do something, and let all that follows from it happen."""
+
+        async def main() -> T:
+            try:
+                return await awaitable
+            finally:
+                await self.world.clock.advance(0)
+
+        return self.runner.run(main())
+
+    def teardown(self) -> None:
+        self.run(self.world.close())
+        self.runner.close()
+
+    # -- enqueueing -------------------------------------------------------------------------
+
+    @rule(target=jobs, new=new_jobs, effects=effects_or_none)
+    def enqueue(self, new: NewJob, effects: ModelEffects | None) -> Any:
+        call = self.queue.enqueue(new.queue, b"job", **options_of(new), effects=real(effects))
+        alone = ModelEffects(jobs=(new,))
+        if self.model.blocked(alone):
+            with pytest.raises(DuplicateJobId):
+                self.run(call)
+            return multiple()
+        if self.clashes(alone, effects):
+            with contextlib.suppress(DuplicateJobId):
+                self.run(call)
+                raise AssertionError("a taken id was accepted")
+            return multiple()
+        enqueued = self.run(call)
+        expected = self.model.enqueue(new, enqueued.job_id)
+        assert (enqueued.job_id, enqueued.created) == expected
+        ids = [enqueued.job_id]
+        if enqueued.created:
+            ids += self.applied(effects, enqueued.effects)
+        else:
+            assert enqueued.effects == ()
+        return multiple(*ids)
+
+    @rule(target=jobs, new=new_jobs, count=st.integers(0, 3))
+    def enqueue_many(self, new: NewJob, count: int) -> Any:
+        made = self.run(
+            self.queue.enqueue_many(
+                new.queue, [b"many"] * count, priority=new.priority, delay=new.delay or None
+            )
+        )
+        for each in made:
+            plain = NewJob(new.queue, new.priority, new.delay, None)
+            assert self.model.enqueue(plain, each.job_id) == (each.job_id, each.created)
+        return multiple(*(each.job_id for each in made))
+
+    # -- claiming and settling --------------------------------------------------------------
+
+    @rule(target=claims, queue=queues, count=st.integers(0, 3), lease=st.sampled_from([0, 3, 30]))
+    def claim(self, queue: str, count: int, lease: int) -> Any:
+        claimed = self.run(self.queue.claim_many(queue, count, lease))
+        expected = self.model.claim(queue, count, lease)
+        found = [(claim.job.id, claim.job.attempts) for claim in claimed]
+        assert found == [(job_id, attempts) for job_id, _, attempts in expected]
+        for claim in claimed:
+            assert claim.cancel_token.is_cancelled == self.model.jobs[claim.job.id].cancel
+        numbers = [number for _, number, _ in expected]
+        return multiple(*zip(claimed, numbers, strict=True))
+
+    @rule(target=jobs, held=consumes(claims), effects=effects_or_none)
+    def ack(self, held: Held, effects: ModelEffects | None) -> Any:
+        claim, _ = held
+        if not self.settles(held, self.queue.ack(claim, real(effects)), effects, True):
+            return multiple()
+        # The effects come first: the job is there until its settlement is complete.
+        ids = self.applied(effects, self.settled.effects)
+        self.model.ack(claim.job.id)
+        assert self.settled.state.name == "DONE"
+        return multiple(*ids)
+
+    @rule(
+        target=jobs,
+        held=consumes(claims),
+        effects=effects_or_none,
+        retry_after=st.sampled_from([None, 0, 4]),
+    )
+    def nack(self, held: Held, effects: ModelEffects | None, retry_after: int | None) -> Any:
+        claim, _ = held
+        final = claim.job.is_last_attempt
+        call = self.queue.nack(claim, "nacked", real(effects), retry_after=retry_after)
+        if not self.settles(held, call, effects, final):
+            return multiple()
+        ids = self.applied(effects, self.settled.effects) if final else []
+        state = self.model.nack(claim.job.id, "nacked", retry_after or 0)
+        assert self.settled.state.name.lower() == state
+        if not final:
+            assert self.settled.effects == ()
+        return multiple(*ids)
+
+    @rule(target=jobs, held=consumes(claims), effects=effects_or_none)
+    def dead_letter(self, held: Held, effects: ModelEffects | None) -> Any:
+        claim, _ = held
+        call = self.queue.dead_letter(claim, "given up", real(effects))
+        if not self.settles(held, call, effects, True):
+            return multiple()
+        ids = self.applied(effects, self.settled.effects)
+        self.model.bury(claim.job.id, "given up")
+        assert self.settled.state.name == "DEAD"
+        return multiple(*ids)
+
+    @rule(held=claims, lease=st.sampled_from([0, 2, 50]))
+    def renew(self, held: Held, lease: int) -> None:
+        claim, number = held
+
+        async def renew() -> None:
+            claim.renew(lease)
+
+        if claim.cancel_token.is_cancelled:
+            with pytest.raises(CancelRequested):
+                self.run(renew())
+        elif not self.model.holds(claim.job.id, number):
+            with pytest.raises(ClaimLost):
+                self.run(renew())
+        else:
+            self.run(renew())
+            self.model.jobs[claim.job.id].lease = self.model.now + lease
+
+    # -- jobs that nobody holds -------------------------------------------------------------
+
+    @rule(target=jobs, job_id=jobs, effects=effects_or_none)
+    def cancel(self, job_id: str, effects: ModelEffects | None) -> Any:
+        call = self.queue.cancel(job_id, real(effects))
+        job = self.model.jobs.get(job_id)
+        if job is not None and job.state in ("pending", "scheduled"):
+            del self.model.jobs[job_id]
+            clash = self.clashes(ModelEffects(), effects)
+            self.model.jobs[job_id] = job
+            if clash:
+                with pytest.raises(DuplicateJobId):
+                    self.run(call)
+                return multiple()
+        result = self.run(call)
+        assert result.outcome.value == self.model.cancel(job_id)
+        if result.outcome.value == "removed":
+            return multiple(*self.applied(effects, result.effects))
+        assert result.effects == ()
+        return multiple()
+
+    @rule(job_id=jobs)
+    def requeue_dead(self, job_id: str) -> None:
+        job = self.model.jobs.get(job_id)
+        if job is None:
+            with pytest.raises(JobNotFound):
+                self.run(self.queue.requeue_dead(job_id))
+        elif job.state != "dead":
+            with pytest.raises(InvalidState):
+                self.run(self.queue.requeue_dead(job_id))
+        else:
+            self.run(self.queue.requeue_dead(job_id))
+            self.model.requeue_dead(job_id)
+
+    # -- the rest ---------------------------------------------------------------------------
+
+    @rule(key=keys, value=st.one_of(st.none(), values))
+    def write(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.run(self.queue.kv.delete(key))
+            self.model.kv.pop(key, None)
+        else:
+            self.run(self.queue.kv.put(key, value))
+            self.model.kv[key] = value
+
+    @rule(seconds=st.sampled_from([1, 2, 5, 20]))
+    def advance(self, seconds: int) -> None:
+        self.run(self.world.clock.advance(seconds))
+        self.model.advance(seconds)
+
+    @rule()
+    def crash(self) -> None:
+        self.queue = self.run(self.world.crash(queues=CONFIGS))
+        self.model.crash()
+        self.run(self.world.bury())
+
+    @rule()
+    def close(self) -> None:
+        self.run(self.queue.close())
+        self.queue = self.run(self.world.open(queues=CONFIGS))
+        self.run(self.world.bury())
+        self.model.crash()
+
+    @rule(new=new_jobs, held=st.one_of(st.none(), claims), effects=some_effects(), queue=queues)
+    def crash_before_anything_is_stored(
+        self, new: NewJob, held: Held | None, effects: ModelEffects, queue: str
+    ) -> None:
+        async def main() -> None:
+            self.world.wire.hold()
+            calls: list[Awaitable[Any]] = [
+                self.queue.enqueue(new.queue, b"lost", **options_of(new), effects=real(effects)),
+                self.queue.claim_many(queue, 2),
+                self.queue.kv.put("k1", b"lost"),
+            ]
+            if held is not None:
+                calls.insert(1, self.queue.ack(held[0], real(effects)))
+            tasks = [await started(self.world, call) for call in calls]
+            self.queue = await self.world.crash(queues=CONFIGS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.world.bury()
+
+        self.run(main())
+        self.model.crash()
+
+    @invariant()
+    def agrees(self) -> None:
+        self.model.settle()
+        self.run(self.compare())
+
+    # -- helpers ----------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        for name in RULES:
+            stats = await self.queue.stats(name)
+            expected = self.model.stats(name)
+            found = {state: getattr(stats, state) for state in expected}
+            assert found == expected, name
+        for key in ("k1", "k2", "k3"):
+            assert await self.queue.kv.get(key) == self.model.kv.get(key), key
+        ids = {job_id for (job_id,) in await self.queue.read("SELECT id FROM jobs")}
+        assert ids == set(self.model.jobs)
+        for expected_job in self.model.jobs.values():
+            job = await self.queue.get_job(expected_job.id)
+            assert job is not None
+            due = None if job.run_at is None else job.run_at.timestamp() - self.start_ms / 1000
+            assert (
+                job.state.name.lower(),
+                due,
+                job.attempts,
+                job.last_error,
+                job.cancel_requested,
+                job.dedup_key,
+                job.priority,
+            ) == (
+                expected_job.state,
+                expected_job.due,
+                expected_job.attempts,
+                expected_job.error,
+                expected_job.cancel,
+                expected_job.dedup,
+                expected_job.priority,
+            )
+        claimed = sum(job.state == "claimed" for job in self.model.jobs.values())
+        assert len(self.queue._core.leases) == claimed
+
+    def applied(self, effects: ModelEffects | None, results: tuple[Enqueued, ...]) -> list[str]:
+        """Apply effects to the model too; the ids of their jobs."""
+        if effects is None:
+            assert results == ()
+            return []
+        made = [result.job_id for result in results]
+        expected = self.model.apply(effects, made)
+        assert [(result.job_id, result.created) for result in results] == expected
+        return made
+
+    def clashes(self, first: ModelEffects, effects: ModelEffects | None) -> bool:
+        """Whether applying both would need an id that is taken by then."""
+        trial = Model(RULES)
+        trial.now = self.model.now
+        trial.jobs = dict(self.model.jobs)
+        names = (f"trial-{n}" for n in itertools.count())
+        for new in (*first.jobs, *(effects.jobs if effects else ())):
+            if trial.blocked(ModelEffects(jobs=(new,))):
+                return True
+            _, created = trial.enqueue(new, next(names))
+            if new in first.jobs and not created:
+                return False  # and the effects are dropped
+        return False
+
+    def settles(
+        self, held: Held, call: Awaitable[Any], effects: ModelEffects | None, applies: bool
+    ) -> bool:
+        """Settle a claim, if it can be; `self.settled` has the answer."""
+        claim, number = held
+        if not self.model.holds(claim.job.id, number):
+            with pytest.raises(ClaimLost):
+                self.run(call)
+            return False
+        if applies and self.clashes(ModelEffects(), effects):
+            with pytest.raises(DuplicateJobId):
+                self.run(call)
+            assert claim.is_live
+            return False
+        self.settled = self.run(call)
+        assert not claim.is_live
+        return True
+
+
+TestQueue = pytest.mark.timeout(120)(QueueMachine.TestCase)
+TestQueue.settings = settings(
+    max_examples=80,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
