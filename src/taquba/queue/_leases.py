@@ -123,6 +123,12 @@ class LeaseRegistry:
         if self._leases.get(lease.seq) is lease:
             del self._leases[lease.seq]
 
+    def end_all(self) -> None:
+        """The queue has stopped: no claim of it can settle anything any more."""
+        for lease in self._leases.values():
+            lease.live = False
+        self._leases.clear()
+
     def note_expiry(self, expires_at: float) -> None:
         if expires_at < self._earliest:
             self._earliest = expires_at

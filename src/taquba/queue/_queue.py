@@ -71,6 +71,7 @@ class Queue:
         self._core = core
         self._owned_store = owned_store
         self._close_timeout = close_timeout
+        core.database.on_failure(lambda error: core.leases.end_all())
         self._background = Background(core)
         self._background_task = asyncio.ensure_future(self._background.run())
         self._closing: asyncio.Future[None] | None = None
@@ -193,6 +194,7 @@ class Queue:
         try:
             await self._core.database.close(timeout=self._close_timeout)
         finally:
+            self._core.leases.end_all()
             if self._owned_store is not None:
                 await self._owned_store.close()
 
