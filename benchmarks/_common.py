@@ -49,7 +49,7 @@ class Report:
         print(json.dumps({"scenario": scenario, **{k: _round(v) for k, v in figures.items()}}))
         sys.stdout.flush()
         for words, holds in checks:
-            if not holds(figures):
+            if not self._options.smoke and not holds(figures):
                 self._missed.append(f"{scenario}: must reach {words}")
 
     def finish(self) -> int:
@@ -57,7 +57,7 @@ class Report:
         machine = f"{platform.machine()}, Python {platform.python_version()}"
         for missed in self._missed:
             print(f"missed ({machine}): {missed}", file=sys.stderr)
-        return 1 if self._missed and self._options.check and not self._options.smoke else 0
+        return 1 if self._missed and self._options.check else 0
 
 
 class Meter:
