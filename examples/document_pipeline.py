@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import os
 import re
 import shlex
 import sys
@@ -313,7 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_display(CallLog(options.call_log)) as display:
             return asyncio.run(run(options, display))
     except KeyboardInterrupt:
-        command = shlex.join(["python", *sys.argv])
+        python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+        command = shlex.join([python, *sys.argv])
         print(f"\nStopped. What was finished is kept; to go on, run the same again:\n  {command}")
         return 130
     except Fenced:

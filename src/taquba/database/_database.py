@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
@@ -22,9 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "Transaction"]
 
+_CLOSED = (
+    "this store was closed here: its 'async with' block has ended, or close() was called; "
+    "open it again to go on"
+)
 _SAVEPOINT = "SAVEPOINT work"
 _RELEASE = "RELEASE work"
 _ROLLBACK = "ROLLBACK TO work"
+
+logger = logging.getLogger("taquba.database")
 
 
 @final
@@ -49,13 +57,13 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         database = self._database
-        if database._blocked or database._in_transaction:
-            database._refuse()
-        database._in_transaction = True
         state = database._state
+        if database._blocked or state.in_transaction:
+            database._refuse()
         if state.session is None:
             state.begin()
-        self.execute(_SAVEPOINT)
+        state.control(_SAVEPOINT)
+        state.in_transaction = True
         self._before = state.connection.total_changes()
         return self
 
@@ -66,15 +74,25 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         database = self._database
-        database._in_transaction = False
-        if kind is None:
-            self.execute(_RELEASE)
-            if database._state.connection.total_changes() != self._before:
-                database._state.unsealed = True
-                self.ticket = database._journal.append()
-        else:
-            self.execute(_ROLLBACK)
-            self.execute(_RELEASE)
+        state = database._state
+        state.in_transaction = False
+        try:
+            if kind is not None:
+                state.control(_ROLLBACK)
+            state.control(_RELEASE)
+        except Exception as problem:
+            # The savepoint is gone, and with it the transaction of everybody in this batch.
+            # The seal will find that out, and stop the journal before anything is stored.
+            state.unsealed = True
+            with contextlib.suppress(TaqubaError):
+                database._journal.append()
+            if error is not None:
+                error.add_note(f"the database stops, since this ended its transaction: {problem}")
+                return
+            raise
+        if kind is None and state.connection.total_changes() != self._before:
+            state.unsealed = True
+            self.ticket = database._journal.append()
 
     async def durable(self) -> None:
         """Return when the changes will survive any crash.
@@ -103,8 +121,8 @@ class Database:
         self._state = machine.state
         self._journal = journal
         self._checkpointer = checkpointer
-        self._in_transaction = False
         self._blocked: TaqubaError | None = None
+        self._adding_module = asyncio.Lock()
         self._failure_callbacks: list[Callable[[TaqubaError], None]] = []
         self._checkpoints = asyncio.ensure_future(checkpointer.run())
         self._closing: asyncio.Future[None] | None = None
@@ -167,7 +185,8 @@ class Database:
             if migrated:
                 await database.checkpoint()
         except BaseException:
-            await database.close(timeout=0)
+            with contextlib.suppress(TaqubaError):  # what went wrong before says more
+                await database.close(timeout=0)
             raise
         return database
 
@@ -221,29 +240,32 @@ class Database:
 
     async def _add_module(self, module: SchemaModule) -> bool:
         """As `add_module`; whether an older version was migrated."""
-        stored = self._state.versions().get(module.name)
-        statements = module.steps_from(stored)
-        if stored == module.version:
-            return False
-        await self.admit()
-        self._journal.seal_now()
-        with self.transaction() as tx:
-            pass  # refuses what is closed or nested, before anything is done
-        self._state.define(statements)
-        with self.transaction() as tx:
-            tx.execute(
-                "INSERT INTO schema_modules VALUES (?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
-                (module.name, module.version),
-            )
-        await tx.durable()
-        return stored is not None
+        async with self._adding_module:
+            stored = self._state.versions().get(module.name)
+            statements = module.steps_from(stored)
+            if stored == module.version:
+                await self.barrier()  # whoever added it may still wait
+                return False
+            await self.admit()
+            self._journal.seal_now()
+            with self.transaction() as tx:
+                pass  # refuses what is closed or nested, before anything is done
+            self._state.define(statements)
+            with self.transaction() as tx:
+                tx.execute(
+                    "INSERT INTO schema_modules VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
+                    (module.name, module.version),
+                )
+            await tx.durable()
+            return stored is not None
 
     async def checkpoint(self) -> None:
         """Take a checkpoint now; they are also taken when they are due.
 
         Raises:
-            StoreError: It could not be stored. No commit depends on it.
+            StoreError, OSError: It could not be stored, or not copied to the scratch folder.
+                No commit depends on it.
             Fenced, Closed, CommitUnknown: The database stopped.
         """
         if self._blocked is not None:
@@ -302,9 +324,10 @@ class Database:
 
     async def _close(self, timeout: float | None) -> None:
         if self._blocked is None:
-            self._block(Closed("it was closed: open the store again to go on"))
+            self._block(Closed(_CLOSED))
         self._checkpoints.cancel()
         await asyncio.gather(self._checkpoints, return_exceptions=True)
+        await self._checkpointer.close(self._blocked or Closed("it was closed"))
         try:
             await self._journal.close(timeout=timeout)
         finally:
@@ -315,7 +338,10 @@ class Database:
         self._block(error)
         self._checkpoints.cancel()
         for callback in self._failure_callbacks:
-            callback(error)
+            try:
+                callback(error)
+            except Exception:
+                logger.exception("a callback failed to note that the database stopped")
 
     def _block(self, error: TaqubaError) -> None:
         self._blocked = error
@@ -326,4 +352,4 @@ class Database:
         raise InvalidState("transactions do not nest: leave the first one before the next")
 
     def _refuse_reading(self, *_: Any) -> NoReturn:
-        raise copy.copy(self._blocked or Closed("it was closed"))
+        raise copy.copy(self._blocked or Closed(_CLOSED))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from taquba.errors import InvalidType
 
 if TYPE_CHECKING:
     from taquba.queue._queue import Queue
@@ -35,6 +37,11 @@ class Opening:
     ) -> None:
         assert self._queue is not None
         await self._queue.close()
+
+    def __enter__(self) -> NoReturn:
+        raise InvalidType("write 'async with Queue.open(…)' instead of 'with Queue.open(…)'")
+
+    def __exit__(self, *_: object) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from taquba.errors import ClaimLost, DuplicateJobId, InvalidState, JobNotFound
 from taquba.queue import _validate
-from taquba.queue._core import Core, Lane
+from taquba.queue._core import Core, Lane, logger
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._leases import Lease
 from taquba.queue._records import (
@@ -444,6 +444,14 @@ class QueueTransaction:
             return
         if row[5] >= row[6]:
             self._bury(lane, lease.seq, error)
+            logger.warning(
+                "job %s on queue %s is dead: %s, on attempt %d of %d",
+                row[1],
+                lane.name,
+                error,
+                row[5],
+                row[6],
+            )
             if lane.dead_letter_hook is not None:
                 dead = self.execute(_BY_SEQ, (lease.seq,)).fetchone()
                 lane.dead_letter_hook(self, Job(dead, lane.name))
