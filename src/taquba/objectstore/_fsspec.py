@@ -190,9 +190,8 @@ class FsspecStore:
             if found is None:
                 raise
             kind, words = found
-            raise kind(
-                f"{operation} {key!r} in {self._url}: {words}", operation=operation, key=key
-            ) from error
+            what = f"{operation} {key!r} in {self._url}" if key else f"{operation} {self._url}"
+            raise kind(f"{what}: {words}", operation=operation, key=key) from error
 
 
 def kind_of_status(status: int, operation: str) -> type[StoreError]:

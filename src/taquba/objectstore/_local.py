@@ -103,7 +103,7 @@ class LocalStore:
             StoreAccessDenied: The folder cannot be written.
             UnsafeStore: The file system has no hard links.
         """
-        await self._run("create", "", self._prepare)
+        await self._run("open", "", self._prepare)
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -203,7 +203,8 @@ class LocalStore:
             kind = StoreAccessDenied
         elif error.errno in _MAY_PASS:
             kind = StoreUnavailable
-        return kind, f"{operation} {key!r} in {self._root}: {error.strerror or error}"
+        what = f"{operation} {key!r} in {self._root}" if key else f"{operation} {self._root}"
+        return kind, f"{what}: {error.strerror or error}"
 
     def _what_is_wrong_with_root(self) -> str:
         parent = self._root.parent
