@@ -34,7 +34,7 @@ def types(session: nox.Session) -> None:
     """Both type checkers."""
     install(session)
     session.run("mypy")
-    session.run("pyright")
+    session.run("pyright", "--project", ".")
 
 
 @nox.session
