@@ -299,3 +299,15 @@ async def test_stats_follow_a_job(queue: Queue) -> None:
     await queue.ack(claim)
     assert await queue.stats("q") == counts(done=1)
     assert await queue.stats("never used") == counts()
+
+
+async def test_one_transaction_settles_a_claim_once(queue: Queue) -> None:
+    await queue.enqueue_many("q", [b"1", b"2"])
+    first, second = await queue.claim_many("q", 2)
+    with pytest.raises(ClaimLost), queue.transaction() as tx:
+        tx.ack(second)
+        tx.ack(first)
+        tx.nack(first, "too late")
+    assert first.is_live
+    assert second.is_live
+    assert await queue.stats("q") == counts(claimed=2)
