@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,21 +53,44 @@ class _Copy:
     """
 
     def __init__(self, state: State, path: str, pages_per_step: int) -> None:
-        self._destination = apsw.Connection(path)
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
-            self._destination.execute(f"PRAGMA {pragma}").fetchall()
-        self._backup = self._destination.backup("main", state.connection, "main")
+        self._path = path
         self._pages = pages_per_step
-        self.copied: asyncio.Future[_Copied] = asyncio.get_running_loop().create_future()
+        self.copied: _Copied | None = None
+        self.error: OSError | None = None
+        self.moved = asyncio.Event()
+        """Set after each step, and after an error."""
+        try:
+            self._destination = apsw.Connection(path)
+            for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+                self._destination.execute(f"PRAGMA {pragma}").fetchall()
+            self._backup = self._destination.backup("main", state.connection, "main")
+        except apsw.Error as error:
+            raise self._failed(error) from error
 
     def step(self) -> bool:
-        """Copy some pages; no transaction may be open. Whether that was all."""
-        return not self.copied.done() and self._backup.step(self._pages)
+        """Copy some pages; no transaction may be open. Whether that was all.
+
+        Does not raise, since it is called amid a commit, which a full disk must not stop.
+        """
+        if self.copied is not None or self.error is not None:
+            return False
+        self.moved.set()
+        try:
+            return self._backup.step(self._pages)
+        except apsw.Error as error:
+            self.error = self._failed(error)
+            self.error.__cause__ = error
+            return False
+
+    def _failed(self, error: apsw.Error) -> OSError:
+        return OSError(
+            f"the database could not be copied to {self._path!r}: {error}. Is the disk full? "
+            "DatabaseConfig(scratch=…) chooses another folder"
+        )
 
     def close(self) -> None:
         self._backup.close(True)
-        self._destination.close()
-        self.copied.cancel()
+        self._destination.close(True)
 
 
 class Checkpointer:
@@ -94,6 +118,8 @@ class Checkpointer:
         self._copy: _Copy | None = None
         self._due = asyncio.Event()
         self._taking = asyncio.Lock()
+        self._takes: set[asyncio.Task[None]] = set()
+        self._ended: TaqubaError | None = None
         self.entries = entries
         """Journal entries since the last checkpoint."""
         self.bytes = size
@@ -122,18 +148,26 @@ class Checkpointer:
 
     def clean(self, position: Position) -> None:
         """Nothing is open, and the state is exactly `position` now."""
-        copy = self._copy
-        if copy is not None and copy.step():
-            copy.copied.set_result(
-                _Copied(position, self.entries, self.bytes, self._state.versions())
-            )
+        running = self._copy
+        if running is not None and running.step():
+            running.copied = _Copied(position, self.entries, self.bytes, self._state.versions())
 
     def failed(self, error: TaqubaError) -> None:
-        """The journal stopped."""
-        if self._copy is not None and not self._copy.copied.done():
-            self._copy.copied.set_exception(error)
+        """The journal stopped: so does every checkpoint that is being taken."""
+        if self._ended is None:
+            self._ended = error
+        for task in self._takes:
+            task.cancel()
+
+    async def close(self, error: TaqubaError) -> None:
+        """End every checkpoint that is being taken, with this error, and wait until they have."""
+        self.failed(error)
+        if self._takes:
+            await asyncio.wait(self._takes)
 
     def _note_due(self) -> None:
+        if self._taking.locked():
+            return  # what was counted for the one under way still counts until it is stored
         config = self._config
         share = max(self._state.size() * config.checkpoint_share, config.checkpoint_bytes)
         many = self.entries >= config.checkpoint_entries
@@ -149,8 +183,9 @@ class Checkpointer:
             except (StoreError, OSError) as error:
                 logger.warning("a checkpoint failed and will be tried again: %s", error)
                 await self._clock.sleep(_PAUSE_AFTER_ERROR)
+                self._due.set()
             except TaqubaError as error:
-                if self._journal.failure is None:
+                if self._ended is None:
                     logger.error("checkpoints stop, since one failed for good: %s", error)
                 return
 
@@ -161,54 +196,81 @@ class Checkpointer:
             StoreError, OSError: It could not be stored; nothing depends on it.
             Fenced, Closed: The journal stopped.
         """
+        if self._ended is not None:
+            raise copy.copy(self._ended)
+        task = asyncio.ensure_future(self._take_alone())
+        self._takes.add(task)
+        try:
+            await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._ended is not None and caller is not None and not caller.cancelling():
+                raise copy.copy(self._ended) from None
+            raise
+        finally:
+            self._takes.discard(task)
+
+    async def _take_alone(self) -> None:
         async with self._taking:
-            self._due.clear()
-            async with scratch_folder(self._config.scratch) as folder:
-                path = os.path.join(folder, "checkpoint.db")
-                copied = await self._make_copy(path)
-                if copied.position.seq == self.seq:
-                    return
-                contents = await self._chunks.upload(
-                    path,
-                    epoch=self._journal.epoch,
-                    chunk_size=self._config.chunk_size,
-                    modules=copied.modules,
-                )
-            await self._journal.wait_stored(copied.position.seq)
-            checkpoint = Checkpoint(
-                position=copied.position,
-                created_at_ms=self._clock.now_ms(),
-                writer=self._journal.writer_id,
-                content=contents.to_json(),
+            await self._take()
+        self._note_due()
+
+    async def _take(self) -> None:
+        self._due.clear()
+        if self._state.come_to_rest() and self._journal.position.seq == self.seq:
+            return
+        async with scratch_folder(self._config.scratch) as folder:
+            path = os.path.join(folder, "checkpoint.db")
+            copied = await self._make_copy(path)
+            if copied.position.seq == self.seq:
+                return
+            contents = await self._chunks.upload(
+                path,
+                epoch=self._journal.epoch,
+                chunk_size=self._config.chunk_size,
+                modules=copied.modules,
             )
-            await publish_checkpoint(self._store, checkpoint)
-            self.entries -= copied.entries
-            self.bytes -= copied.bytes
-            self.seq = copied.position.seq
-            self.taken += 1
-            self._kept.append(contents)
-            await self._collect(checkpoint)
-            self._note_due()
+        await self._journal.wait_stored(copied.position.seq)
+        checkpoint = Checkpoint(
+            position=copied.position,
+            created_at_ms=self._clock.now_ms(),
+            writer=self._journal.writer_id,
+            content=contents.to_json(),
+        )
+        await publish_checkpoint(self._store, checkpoint)
+        self.entries -= copied.entries
+        self.bytes -= copied.bytes
+        self.seq = copied.position.seq
+        self.taken += 1
+        self._kept.append(contents)
+        await self._collect(checkpoint)
 
     async def _make_copy(self, path: str) -> _Copied:
-        copy = _Copy(self._state, path, self._config.pages_per_step)
-        self._copy = copy
+        running = _Copy(self._state, path, self._config.pages_per_step)
+        self._copy = running
         try:
-            while not copy.copied.done():
+            while running.copied is None:
+                if running.error is not None:
+                    raise running.error
+                running.moved.clear()
                 if self._state.come_to_rest():
                     self.clean(self._journal.position)
                     await self._clock.sleep(0)
                 else:
-                    await copy.copied  # each seal takes it on
-            return await copy.copied
+                    await running.moved.wait()  # the next seal takes it on
+            return running.copied
         finally:
             self._copy = None
-            copy.close()
+            running.close()
 
     async def _collect(self, checkpoint: Checkpoint) -> None:
         keep = self._config.keep_checkpoints
         del self._kept[:-keep]
-        await collect(self._store, checkpoint, keep=keep)
-        if len(self._kept) == keep:
-            # Every checkpoint that is left is of this epoch.
-            await self._chunks.collect(self._journal.epoch, self._kept)
+        try:
+            await collect(self._store, checkpoint, keep=keep)
+            if len(self._kept) == keep:
+                # Every checkpoint that is left is of this epoch.
+                await self._chunks.collect(self._journal.epoch, self._kept)
+        except StoreError as error:
+            # The checkpoint is taken all the same, and the next one collects again.
+            logger.warning("what a checkpoint made superfluous is not deleted yet: %s", error)

@@ -233,7 +233,8 @@ class Database:
 
         Raises:
             IncompatibleStore: The store has a newer version of it.
-            InvalidSchema: Its changes could not be replicated; nothing was changed.
+            InvalidSchema: A statement is wrong, or changes could not be replicated; nothing
+                was changed.
         """
         if await self._add_module(module):
             await self.checkpoint()

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import apsw
 
 from taquba.database._body import decode_body, encode_body
-from taquba.database._schema import MODULES_TABLE, check_tables, table_names
-from taquba.errors import CorruptStore
+from taquba.database._schema import MODULES_TABLE, InvalidSchema, check_tables, table_names
+from taquba.errors import CorruptStore, InvalidState
 
 __all__ = ["Execute", "Rows", "State"]
 
@@ -67,11 +67,17 @@ class State:
         ):
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self.execute: Execute = self.connection.execute
+        self.control: Execute = self.connection.cursor().execute
+        """As `execute`, without the price of a cursor of its own: for what has no rows."""
         self.session: apsw.Session | None = None
+        self.in_transaction = False
+        """Whether somebody is amid a transaction, which neither counts yet nor is undone."""
         self.unsealed = False
         """Whether something was committed since the last seal; whoever commits says so."""
         self._statements: list[str] = []
         self._tables: frozenset[str] = frozenset()
+        self._schema_version = 0
+        self._changes = 0
 
     def create(self) -> None:
         """Make an empty database what every database begins as."""
@@ -81,50 +87,100 @@ class State:
     def tables_changed(self) -> None:
         """Look at the tables anew."""
         self._tables = table_names(self.connection)
+        self._schema_version = self._read_schema_version()
+
+    def _read_schema_version(self) -> int:
+        return int(self.control("PRAGMA schema_version").fetchall()[0][0])
 
     # -- changing ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start recording, if that is not under way."""
+        """Start recording, if that is not under way.
+
+        Raises:
+            InvalidState: Rows were written that nobody recorded.
+        """
         if self.session is None:
+            self._check_unrecorded()
             session = apsw.Session(self.connection, "main")
             session.attach()
-            self.execute("BEGIN")
+            self.control("BEGIN")
             self.session = session
 
-    def seal(self) -> bytes | None:
-        """The body that holds what changed since the last seal; None if nothing did."""
-        patchset = b""
-        self.unsealed = False
+    def _check_unrecorded(self) -> None:
+        # They are not in the journal, so what is written after them may never apply again.
+        if self.connection.total_changes() != self._changes:
+            raise InvalidState(
+                "rows were written outside a transaction, so they are not in the journal. Write "
+                "in `with database.transaction()` only, and open the store again to go on"
+            )
+
+    def _end(self) -> None:
+        """Stop recording."""
         if self.session is not None:
-            patchset = self.session.patchset()
             self.session.close()
             self.session = None
-            self.execute("COMMIT")
+            self.control("COMMIT")
+            self._changes = self.connection.total_changes()
+
+    def seal(self) -> bytes | None:
+        """The body that holds what changed since the last seal; None if nothing did.
+
+        Raises:
+            InvalidState: What was written cannot be told from the session; nothing may be
+                acknowledged any more.
+        """
+        patchset = b""
+        if self.session is not None:
+            self._check_sealable()
+            patchset = self.session.patchset()
+            self._end()
+        self.unsealed = False
         statements, self._statements = self._statements, []
         if not patchset and not statements:
             return None
         return encode_body(statements, patchset)
 
+    def _check_sealable(self) -> None:
+        if self.in_transaction:
+            raise InvalidState(
+                "the event loop ran in the middle of a transaction: leave "
+                "`with database.transaction()` before you await anything"
+            )
+        if not self.connection.in_transaction:
+            raise InvalidState(
+                "a statement (COMMIT, ROLLBACK, OR ROLLBACK …) ended the transaction of a whole "
+                "batch, and what others did in it is lost"
+            )
+        if self._read_schema_version() != self._schema_version:
+            raise InvalidState(
+                "a transaction changed tables (or ran ANALYZE), which the journal would not "
+                "replay: change them with a SchemaModule"
+            )
+
     def come_to_rest(self) -> bool:
         """End what is open, if nothing was committed since the last seal; whether that is so.
 
         What was begun and rolled back, or only read, leaves a transaction open.
+
+        Raises:
+            InvalidState: Rows were written that nobody recorded.
         """
-        if self.unsealed or self._statements:
+        if self.in_transaction or self.unsealed or self._statements:
             return False
-        if self.session is not None:
-            self.session.close()
-            self.session = None
-            self.execute("COMMIT")
+        if self.session is None:
+            self._check_unrecorded()
+        elif self.session.patchset():
+            return False
+        self._end()
         return True
 
     def define(self, statements: list[str]) -> None:
         """Run DDL, to be part of the next body. Only right after a seal.
 
         Raises:
-            InvalidSchema: The tables would not be replicated; nothing was changed.
-            apsw.Error: A statement is wrong; nothing was changed.
+            InvalidSchema: A statement is wrong, or the tables would not be replicated; nothing
+                was changed.
         """
         at_rest = self.come_to_rest()
         assert at_rest
@@ -133,17 +189,23 @@ class State:
             for statement in statements:
                 self.execute(statement).fetchall()
             check_tables(self.connection)
-        except BaseException:
+        except BaseException as error:
             self.execute("ROLLBACK")
+            self._changes = self.connection.total_changes()  # what was rolled back counts too
+            if isinstance(error, apsw.Error):
+                raise InvalidSchema(f"a statement of a schema module failed: {error}") from error
             raise
         self.execute("COMMIT")
+        self._changes = self.connection.total_changes()
         self._statements.extend(statements)
         self.tables_changed()
 
     # -- replaying --------------------------------------------------------------------------
 
-    def apply(self, name: str, body: bytes) -> None:
-        """Apply a body that `seal` made of the same state; `name` is for errors.
+    def apply(self, name: str, body: bytes) -> bool:
+        """Apply a body that `seal` made of the same state; whether it changed tables.
+
+        `name` is for errors.
 
         Raises:
             CorruptStore: It does not fit this state.
@@ -158,6 +220,8 @@ class State:
                 self._apply_patchset(name, patchset)
         except apsw.Error as error:
             raise CorruptStore(f"{name} does not apply to the state before it: {error}") from error
+        self._changes = self.connection.total_changes()
+        return bool(statements)
 
     def _apply_patchset(self, name: str, patchset: bytes) -> None:
         problems: list[str] = []
