@@ -786,15 +786,20 @@ async def test_a_worker_of_a_fenced_queue_says_so_at_once(world: World, queue: Q
         await queue.worker("q", Recorder()).run()
 
 
-async def test_a_worker_of_a_closed_queue_says_so(world: World, queue: Queue) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_worker_of_a_closed_queue_says_so(world: World, queue: Queue, busy: bool) -> None:
     handler = Recorder()
     handler.may_end.clear()
-    await queue.enqueue("q", b"1")
+    if busy:
+        await queue.enqueue("q", b"1")
     task = await started(world, queue.worker("q", handler).run())
     await queue.close()
-    handler.may_end.set()
     with pytest.raises(Closed):
         await task
+    assert handler.cancelled == handler.began
+    assert queue._core.on_stop == []
+    with pytest.raises(Closed):
+        await queue.worker("q", handler).run()
 
 
 # -- handlers that misbehave ----------------------------------------------------------------

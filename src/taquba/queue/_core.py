@@ -14,6 +14,7 @@ from taquba.queue._records import JobState, QueueStats
 if TYPE_CHECKING:
     from taquba.clock import Clock
     from taquba.database import Database
+    from taquba.errors import TaqubaError
     from taquba.queue._records import Job
     from taquba.queue._transaction import QueueTransaction
 
@@ -84,8 +85,17 @@ class Core:
         """Told the due time of every job that becomes scheduled."""
         self.on_kept: Callable[[float], None] = lambda due_ms: None
         """Told when a finished or dead record that is kept must be removed."""
+        self.on_stop: list[Callable[[TaqubaError], None]] = []
+        """Told when nothing can be claimed or settled here any more, and why."""
         self._load()
         database.before_seal(self._write_counters)
+        database.on_failure(self.stopped)
+
+    def stopped(self, error: TaqubaError) -> None:
+        """The queue was closed, or stopped by itself."""
+        self.leases.end_all()
+        for callback in list(self.on_stop):
+            callback(error)
 
     def lane(self, name: str) -> Lane:
         """The queue of this (checked) name; it comes into being when it is first used."""

@@ -12,6 +12,7 @@ from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.errors import (
+    Closed,
     DuplicateJobId,
     InvalidArgument,
     InvalidState,
@@ -71,7 +72,6 @@ class Queue:
         self._core = core
         self._owned_store = owned_store
         self._close_timeout = close_timeout
-        core.database.on_failure(lambda error: core.leases.end_all())
         self._background = Background(core)
         self._background_task = asyncio.ensure_future(self._background.run())
         self._closing: asyncio.Future[None] | None = None
@@ -194,7 +194,7 @@ class Queue:
         try:
             await self._core.database.close(timeout=self._close_timeout)
         finally:
-            self._core.leases.end_all()
+            self._core.stopped(Closed("the queue was closed: open the store again to go on"))
             if self._owned_store is not None:
                 await self._owned_store.close()
 

@@ -105,7 +105,7 @@ class Worker:
         """
         if self._core.database.failure is not None:
             raise copy(self._core.database.failure)
-        self._core.database.on_failure(self._database_failed)
+        self._core.on_stop.append(self._queue_stopped)
         self._accepting = not self._stopped
         self._host = asyncio.current_task()
         self._lane.listeners.append(self._wake)
@@ -122,6 +122,7 @@ class Worker:
         finally:
             self._accepting = False
             self._lane.listeners.remove(self._wake)
+            self._core.on_stop.remove(self._queue_stopped)
             self._group = None
             if self._finished and self._core.database.failure is None:
                 # Their slots were cancelled, but what they finished still counts.
@@ -313,7 +314,7 @@ class Worker:
                     if claim.is_live:
                         tx.release(claim)
 
-    def _database_failed(self, error: BaseException) -> None:
+    def _queue_stopped(self, error: BaseException) -> None:
         """Nothing that is under way here can be settled any more."""
         self._fail(error, [])
 
