@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar, cast
 
-import anyio
-
 from taquba.errors import CorruptStore, ObjectNotFound
 from taquba.objectstore import ObjectStore
 
@@ -103,15 +101,20 @@ class ChunkStore:
         """Store the pieces of a file that are not there yet."""
         size = os.path.getsize(path)
         count = -(-size // chunk_size)
+        # Many requests at a time hide the store's latency. Many threads that compress would
+        # only keep the event loop from getting the processor.
+        processor = asyncio.Lock()
 
         async def send(index: int) -> str:
-            start = index * chunk_size
-            data, digest = await asyncio.to_thread(_read_piece, path, start, chunk_size)
-            key = chunk_key(epoch, digest)
-            if key in self._present:
+            async with processor:
+                digest, compressed = await asyncio.to_thread(
+                    self._prepare, path, index * chunk_size, chunk_size, epoch
+                )
+            if compressed is None:
                 self.reused += 1
             else:
-                await self._store.put(key, await asyncio.to_thread(zlib.compress, data, _LEVEL))
+                key = chunk_key(epoch, digest)
+                await self._store.put(key, compressed)
                 self._present.add(key)
                 self.uploaded += 1
             return digest
@@ -124,6 +127,16 @@ class ChunkStore:
             digests=tuple(digests),
             modules=modules,
         )
+
+    def _prepare(self, path: str, start: int, length: int, epoch: int) -> tuple[str, bytes | None]:
+        """Digest of a piece, and its compressed bytes if it is not stored yet; in a thread."""
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(length)
+        digest = sha256(data).hexdigest()
+        if chunk_key(epoch, digest) in self._present:
+            return digest, None
+        return digest, zlib.compress(data, _LEVEL)
 
     async def download(self, contents: Contents, path: str) -> None:
         """Write the file that these pieces are.
@@ -181,13 +194,6 @@ def chunk_key(epoch: int, digest: str) -> str:
     return f"{CHUNK_PREFIX}{epoch:010d}-{digest}"
 
 
-def _read_piece(path: str, start: int, length: int) -> tuple[bytes, str]:
-    with open(path, "rb") as file:
-        file.seek(start)
-        data = file.read(length)
-    return data, sha256(data).hexdigest()
-
-
 def _write_piece(path: str, start: int, length: int, key: str, digest: str, data: bytes) -> None:
     try:
         piece = zlib.decompress(data)
@@ -219,9 +225,9 @@ async def _in_order(work: Callable[[int], Awaitable[T]], count: int, at_once: in
             results[index] = await work(index)
 
     try:
-        async with anyio.create_task_group() as group:
+        async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, count)):
-                group.start_soon(worker)
+                group.create_task(worker())
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from None
     return [results[index] for index in range(count)]

@@ -118,7 +118,7 @@ class Machine:
             try:
                 source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
                 try:
-                    with state.connection.backup("main", source, "main") as backup:
+                    with state.loading(source) as backup:
                         while not backup.step(self._config.pages_per_step):
                             await asyncio.sleep(0)
                 finally:

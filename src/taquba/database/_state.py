@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import apsw
@@ -38,6 +38,7 @@ _numbers = itertools.count()
 
 _LARGEST = 2**47
 """Bytes; the limit of SQLite's in-memory files is lifted to this from one gibibyte."""
+_LOADING_CACHE_KIB = 2048
 
 
 class State:
@@ -62,10 +63,10 @@ class State:
             "journal_mode = MEMORY",
             "synchronous = OFF",
             "locking_mode = EXCLUSIVE",
-            f"cache_size = -{cache_bytes // 1024}",
-            "cache_spill = OFF",
         ):
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
+        self._cache_kib = cache_bytes // 1024
+        self._set_cache(self._cache_kib, spill="OFF")
         self.execute: Execute = self.connection.execute
         self.control: Execute = self.connection.cursor().execute
         """As `execute`, without the price of a cursor of its own: for what has no rows."""
@@ -201,6 +202,22 @@ class State:
         self.tables_changed()
 
     # -- replaying --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def loading(self, source: apsw.Connection) -> Generator[apsw.Backup]:
+        """A backup of `source` into this database, which is empty."""
+        # With a cache that keeps all that is not committed, the last step would copy the
+        # whole database a second time, and the event loop would stand still meanwhile.
+        self._set_cache(_LOADING_CACHE_KIB, spill="ON")
+        try:
+            with self.connection.backup("main", source, "main") as backup:
+                yield backup
+        finally:
+            self._set_cache(self._cache_kib, spill="OFF")
+
+    def _set_cache(self, kib: int, *, spill: str) -> None:
+        self.connection.execute(f"PRAGMA cache_size = -{kib}").fetchall()
+        self.connection.execute(f"PRAGMA cache_spill = {spill}").fetchall()
 
     def apply(self, name: str, body: bytes) -> bool:
         """Apply a body that `seal` made of the same state; whether it changed tables.
