@@ -131,7 +131,10 @@ async def bed(
     gate = GateStore(store if store is not None else MemoryStore())
     async with Queue.open(gate, clock=clock, config=config or QueueConfig()) as queue:
         async with WorkflowRuntime(queue, runner, **options) as runtime:
-            yield Bed(queue, runtime, clock, gate)
+            try:
+                yield Bed(queue, runtime, clock, gate)
+            finally:
+                gate.release()
 
 
 class Process:
