@@ -10,7 +10,16 @@ from typing import Any, cast
 
 from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
 
-__all__ = ["as_datetime", "blob", "identifier", "shown", "utf8", "whole", "wrong_type"]
+__all__ = [
+    "as_datetime",
+    "blob",
+    "error_text",
+    "identifier",
+    "shown",
+    "utf8",
+    "whole",
+    "wrong_type",
+]
 
 _ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -81,3 +90,18 @@ def wrong_type(rule: str, value: object, hint: str = "") -> InvalidType:
         if close is not None:
             close()
     return InvalidType(f"{rule}, not {type(value).__name__}{hint}")
+
+
+def error_text(error: BaseException | str) -> str:
+    """What is stored of a failure; always something that can be stored."""
+    if isinstance(error, str):
+        text = error
+    elif isinstance(error, BaseException):
+        try:
+            text = str(error)
+        except Exception:
+            text = ""
+        text = text or type(error).__name__
+    else:
+        raise InvalidType(f"error must be an exception or a str, not {type(error).__name__}")
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -280,8 +280,13 @@ class Database:
         """Why the database stopped by itself, or None."""
         return self._journal.failure
 
+    @property
+    def stopped(self) -> TaqubaError | None:
+        """Why nothing can be changed any more: it was closed, or stopped by itself. Or None."""
+        return self._blocked
+
     def on_failure(self, callback: Callable[[TaqubaError], None]) -> None:
-        """Call this when the database stops by itself."""
+        """Call this when the database stops: by itself, or because it is closed."""
         self._failure_callbacks.append(callback)
 
     @property
@@ -334,6 +339,8 @@ class Database:
         finally:
             self.execute = self._refuse_reading
             self._machine.close()
+            for callback in self._failure_callbacks if self.failure is None else ():
+                callback(Closed(_CLOSED))
 
     def _failed(self, error: TaqubaError) -> None:
         self._block(error)

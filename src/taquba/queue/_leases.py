@@ -47,15 +47,25 @@ SAFETY_MARGIN = 5.0
 class Lease:
     """One live claim of one job."""
 
-    __slots__ = ("_token", "expires_at", "live", "on_expiry", "queue_number", "registry", "seq")
+    __slots__ = (
+        "_token",
+        "duration",
+        "expires_at",
+        "live",
+        "on_expiry",
+        "queue_number",
+        "registry",
+        "seq",
+    )
 
     def __init__(
-        self, seq: int, queue_number: int, expires_at: float, registry: LeaseRegistry
+        self, seq: int, queue_number: int, duration: float, registry: LeaseRegistry
     ) -> None:
         self.seq = seq
         self.queue_number = queue_number
-        self.expires_at = expires_at
-        """On the clock's monotonic scale, in seconds."""
+        self.duration = duration
+        self.expires_at = float("inf")
+        """On the clock's monotonic scale, in seconds; never, until the claim is durable."""
         self.registry = registry
         self.live = False
         self.on_expiry: Callable[[], Any] | None = None
@@ -67,6 +77,12 @@ class Lease:
         if self._token is None:
             self._token = CancelToken()
         return self._token
+
+    def start(self) -> None:
+        """The claim is durable, so its holder can begin: the time runs from now."""
+        if self.expires_at == float("inf"):
+            self.expires_at = self.registry.clock.monotonic() + self.duration
+            self.registry.note_expiry(self.expires_at)
 
     def renew(self, duration: float) -> None:
         """Let the lease end `duration` seconds from now; that can also shorten it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType, TracebackType
@@ -12,7 +13,6 @@ from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.errors import (
-    Closed,
     DuplicateJobId,
     InvalidArgument,
     InvalidState,
@@ -154,8 +154,9 @@ class Queue:
                     logger.info("took back %d jobs that the last process had", interrupted)
                 return cls(core=core, owned_store=owned, close_timeout=timeout)
             except BaseException:
-                if database is not None:
-                    await database.close(timeout=timeout)
+                with contextlib.suppress(TaqubaError):  # what went wrong before says more
+                    if database is not None:
+                        await database.close(timeout=timeout)
                 if owned is not None:
                     await owned.close()
                 raise
@@ -194,7 +195,6 @@ class Queue:
         try:
             await self._core.database.close(timeout=self._close_timeout)
         finally:
-            self._core.stopped(Closed("the queue was closed: open the store again to go on"))
             if self._owned_store is not None:
                 await self._owned_store.close()
 
@@ -350,7 +350,7 @@ class Queue:
         return claims
 
     def _release(self, claims: list[Claim]) -> None:
-        if self.failure is None:
+        if self._core.database.stopped is None:
             with QueueTransaction(self._core) as tx:
                 for claim in claims:
                     if claim.is_live:

@@ -173,10 +173,14 @@ class QueueTransaction:
     async def durable(self) -> None:
         """Return when the changes are stored and will survive any crash.
 
+        The leases of what was claimed begin to run then.
+
         Raises:
             Fenced: Another process took the store over, and the changes are lost.
         """
         await self._tx.durable()
+        for lease in self._claimed:
+            lease.start()
 
     async def confirmed(self) -> None:
         """As `durable`; when nothing was changed, return when what was found is durable.
@@ -184,7 +188,7 @@ class QueueTransaction:
         So that nobody is told of what others did while that can still be lost.
         """
         if self._tx.ticket:
-            await self._tx.durable()
+            await self.durable()
         else:
             await self._core.database.barrier()
 
@@ -324,13 +328,12 @@ class QueueTransaction:
         now_ms = self._now_ms
         rows = self.execute(_NEXT, (now_ms, lane.number, count)).fetchall()
         leases = self._core.leases
-        expires_at = leases.clock.monotonic() + lease_seconds
         claims: list[Claim] = []
         for row in rows:
             seq = row[0]
             self.execute(_CLAIM if row[16] is None else _CLAIM_AND_DROP_KEY, (row[5], now_ms, seq))
             self._moves.append((lane, _PENDING, _CLAIMED))
-            lease = Lease(seq, lane.number, expires_at, leases)
+            lease = Lease(seq, lane.number, lease_seconds, leases)
             if row[11]:
                 lease.cancel_token._fire()
             self._claimed.append(lease)
@@ -340,7 +343,6 @@ class QueueTransaction:
     def _claim_deferred(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
         now_ms = self._now_ms
         leases = self._core.leases
-        expires_at = leases.clock.monotonic() + lease_seconds
         ready = [x for x in self._deferred if x.lane is lane]
         ready.sort(key=lambda x: x.claim.job._row[4])  # stable: by priority, then by seq
         taken = ready[:count]
@@ -349,7 +351,7 @@ class QueueTransaction:
             row = successor.row(_CLAIMED, now_ms)
             self.execute(_INSERT, row)
             self._moves.append((lane, _NOWHERE, _CLAIMED))
-            lease = Lease(successor.seq, lane.number, expires_at, leases)
+            lease = Lease(successor.seq, lane.number, lease_seconds, leases)
             self._claimed.append(lease)
             claims.append(Claim(Job(row, lane.name), lease))
         if len(taken) < len(self._deferred):
@@ -511,7 +513,7 @@ class QueueTransaction:
                 self.execute("UPDATE jobs SET cancel_requested = 1 WHERE seq = ?", (row[0],))
             lease = self._core.leases.get(row[0])
             if lease is not None:
-                lease.cancel_token._fire()
+                self._after.append(lease.cancel_token._fire)
             return Cancelled(CancelOutcome.REQUESTED)
         self.execute("DELETE FROM jobs WHERE seq = ?", (row[0],))
         self._moves.append((lane, row[3], _NOWHERE))

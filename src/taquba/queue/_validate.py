@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from taquba._checks import blob, identifier, utf8, whole
+from taquba._checks import blob, error_text, identifier, utf8, whole
 from taquba._msgpack import pack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -143,18 +143,3 @@ def due_ms(run_at: datetime | None, delay: Duration | None, now_ms: int) -> int 
 
 def lease_seconds(value: Duration) -> float:
     return seconds(value, name="lease")
-
-
-def error_text(error: BaseException | str) -> str:
-    """What is stored of a failure; always something that can be stored."""
-    if isinstance(error, str):
-        text = error
-    elif isinstance(error, BaseException):
-        try:
-            text = str(error)
-        except Exception:
-            text = ""
-        text = text or type(error).__name__
-    else:
-        raise InvalidType(f"error must be an exception or a str, not {type(error).__name__}")
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

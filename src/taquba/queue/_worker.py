@@ -103,8 +103,8 @@ class Worker:
         Raises:
             Fenced: Another process took the store over.
         """
-        if self._core.database.failure is not None:
-            raise copy(self._core.database.failure)
+        if self._core.database.stopped is not None:
+            raise copy(self._core.database.stopped)
         self._core.on_stop.append(self._queue_stopped)
         self._accepting = not self._stopped
         self._host = asyncio.current_task()
@@ -114,7 +114,11 @@ class Worker:
                 self._group = group
                 self._wake()
                 task_status.started()
-                await self.drained()
+                try:
+                    await self.drained()
+                finally:
+                    # What is enqueued while the group ends must not be claimed any more.
+                    self._accepting = False
                 if self._failure is not None:
                     raise self._failure
         except BaseExceptionGroup as errors:
@@ -124,7 +128,7 @@ class Worker:
             self._lane.listeners.remove(self._wake)
             self._core.on_stop.remove(self._queue_stopped)
             self._group = None
-            if self._finished and self._core.database.failure is None:
+            if self._finished and self._core.database.stopped is None:
                 # Their slots were cancelled, but what they finished still counts.
                 self._settle_and_claim(list(self._finished))
                 self._finished.clear()
@@ -191,12 +195,18 @@ class Worker:
         try:
             return self._commit([x.settlement for x in batch if x.settlement is not None])
         except Exception as error:
-            if self._core.database.failure is not None or not batch:
+            if self._core.database.stopped is not None or not batch:
                 raise
             logger.debug("settling one by one, since one cannot be settled: %s", error)
+        failure: Exception | None = None
         for finished in batch:
             if finished.settlement is not None:
-                self._settle_alone(finished.claim, finished.settlement)
+                try:
+                    self._settle_alone(finished.claim, finished.settlement)
+                except Exception as error:
+                    failure = failure or error  # the others still count
+        if failure is not None:
+            raise failure
         return self._commit([])
 
     def _settle_alone(self, claim: Claim, settlement: Settlement) -> None:
@@ -206,7 +216,7 @@ class Worker:
         except ClaimLost as error:
             logger.warning("a late settlement was refused: %s", error)
         except Exception as error:
-            if self._core.database.failure is not None:
+            if self._core.database.stopped is not None:
                 raise
             logger.warning("job %s could not be settled: %s", claim.job.id, error)
             if claim.is_live:
@@ -308,7 +318,7 @@ class Worker:
         self._accepting = False
         self._busy -= len(claims)
         self._note_change()
-        if claims and self._core.database.failure is None:
+        if claims and self._core.database.stopped is None:
             with QueueTransaction(self._core) as tx:
                 for claim in claims:
                     if claim.is_live:

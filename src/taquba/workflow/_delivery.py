@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from taquba._checks import blob, shown
+from taquba._checks import blob, error_text, shown
 from taquba.clock import seconds
 from taquba.errors import (
     DuplicateJobId,
@@ -184,7 +184,7 @@ class Delivery:
         error: BaseException,
     ) -> Settlement:
         kind = ErrorKind.PERMANENT if isinstance(error, _PERMANENT) else ErrorKind.TRANSIENT
-        text = str(error) or type(error).__name__
+        text = error_text(error)
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
         if self._queue.failure is None:
             logger.warning(
@@ -210,4 +210,4 @@ class Delivery:
 def _reason(reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidType(f"a reason must be a str, not {shown(reason)}")
-    return reason
+    return error_text(reason)

@@ -70,7 +70,10 @@ class Memo:
 
     async def get(self, key: str) -> bytes | None:
         """The stored bytes, or None."""
-        return self._runs.memo(self._life, self._step, _check_key(key))
+        stored = self._runs.memo(self._life, self._step, _check_key(key))
+        if stored is not None:
+            await self._queue.barrier()  # who stored it may have given up waiting
+        return stored
 
     async def put(self, key: str, data: bytes) -> None:
         """Store bytes, replacing what was there; durable when this returns.
@@ -131,6 +134,7 @@ class Memo:
         async with self._locks.setdefault(checked, anyio.Lock()):
             stored = self._runs.memo(self._life, self._step, checked)
             if stored is not None:
+                await self._queue.barrier()  # who stored it may have given up waiting
                 try:
                     return codec.decode(stored)
                 except SerializationError as error:

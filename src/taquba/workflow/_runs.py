@@ -54,6 +54,7 @@ _COLUMNS = (
     "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers, result"
 )
 
+_JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
 _MOST_REMEMBERED = 10_000
 """Jobs whose run is remembered; the others are looked up."""
 
@@ -125,7 +126,7 @@ class RunTable:
         if dead:
             with self._queue.transaction() as tx:
                 for life, error in dead:
-                    self.end(tx, life, TerminalStatus.FAILED, error=error)
+                    self.end(tx, life, TerminalStatus.FAILED, error=error or _JOB_GONE)
 
     def leave(self) -> None:
         """A runtime has ended its use."""
@@ -168,10 +169,13 @@ class RunTable:
         return count  # type: ignore[no-any-return]
 
     def _of_dead_jobs(self) -> list[tuple[int, str | None]]:
-        """Active runs whose step died while nobody was there to be told, with its last error."""
+        """Active runs whose step died while nobody was there to be told, with its last error.
+
+        The job may also be gone by now: swept, or cancelled through the queue.
+        """
         return self._queue.peek(
-            "SELECT runs.life, jobs.last_error FROM runs JOIN jobs ON jobs.id = runs.job_id"
-            " WHERE runs.queue = ? AND runs.status = 0 AND jobs.state = ?",
+            "SELECT runs.life, jobs.last_error FROM runs LEFT JOIN jobs ON jobs.id = runs.job_id"
+            " WHERE runs.queue = ? AND runs.status = 0 AND (jobs.state IS NULL OR jobs.state = ?)",
             (self._name, int(JobState.DEAD)),
         )
 

@@ -254,21 +254,18 @@ class WorkflowRuntime:
         with self._queue.transaction() as tx:
             known = runs.by_id(name)
             if known is not None and known.status == ACTIVE:
-                if known.input_digest != digest:
-                    raise InputMismatch(
-                        f"run {name!r} is active with another input: choose another run id, or "
-                        "wait until it has ended"
-                    )
                 submitted = Submitted(name, known.job_id, created=False)
             else:
                 job_id = tx.enqueue(job).job_id
                 runs.insert(tx, life, name, job_id, digest, job.headers)
                 tx.apply(effects)
                 submitted = Submitted(name, job_id, created=True)
-        if submitted.created:
-            await tx.durable()
-        else:
-            await self._queue.barrier()
+        await tx.confirmed()
+        if known is not None and not submitted.created and known.input_digest != digest:
+            raise InputMismatch(
+                f"run {name!r} is active with another input: choose another run id, or wait until "
+                "it has ended"
+            )
         return submitted
 
     # -- looking ----------------------------------------------------------------------------
