@@ -665,3 +665,55 @@ async def test_the_queue_s_configuration_holds_for_steps() -> None:
             end = await t.end("r")
             assert end.termination.error == "no"
     assert seen == [(2, 0), (2, 20)]
+
+
+# -- a store that does not answer ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_an_outage_of_the_store_costs_a_step_that_has_not_begun_no_attempt(
+    number: int,
+) -> None:
+    """Its claim is not durable yet, so its lease does not run; or else all runs would fail."""
+    attempts: list[tuple[int, int]] = []
+
+    async def runner(step: Step) -> Outcome:
+        attempts.append((step.number, step.attempt))
+        if step.number == 0 and number == 1:
+            t.store.hold()
+            return Continue()
+        return Succeed()
+
+    async with bed(runner) as t:
+        if number == 0:
+            t.store.hold()
+        submitting = asyncio.ensure_future(t.runtime.submit(b"", run_id="r", max_attempts=1))
+        await t.clock.advance(timedelta(minutes=10))
+        assert attempts == [(0, 1)] * number
+        t.store.release()
+        await t.clock.advance(60)
+        assert submitting.done()
+        end = await t.end("r")
+        assert end.termination.status is TerminalStatus.SUCCEEDED
+    assert attempts == [(n, 1) for n in range(number + 1)]
+
+
+async def test_an_outage_of_the_store_loses_nothing_that_was_finished() -> None:
+    """A step that returned is settled, however late the store takes it."""
+    calls = 0
+
+    async def runner(step: Step) -> Outcome:
+        nonlocal calls
+        calls += 1
+        t.store.hold()
+        return Succeed(b"once")
+
+    async with bed(runner) as t:
+        await t.runtime.submit(b"", run_id="r", max_attempts=1)
+        waiting = asyncio.ensure_future(t.runtime.wait("r"))
+        await t.clock.advance(timedelta(minutes=10))
+        assert not waiting.done()
+        t.store.release()
+        await t.clock.advance(60)
+        assert (await waiting).outcome.result == b"once"
+    assert calls == 1
