@@ -91,7 +91,7 @@ async def test_closing_the_queue_ends_those_who_wait_for_runs() -> None:
             await queue.close()
             await asyncio.Event().wait()
     with pytest.raises(Closed):
-        await waiting
+        await waiting  # pyright: ignore[reportGeneralTypeIssues]
 
 
 async def test_closing_the_queue_ends_an_idle_worker() -> None:
