@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taquba import ManualClock, TransientError
+from taquba import ManualClock, Queue, TransientError
 from taquba.errors import Closed, InconsistentRunState, RunNotFound
 from taquba.objectstore import MemoryStore
 from taquba.workflow import (
@@ -109,6 +109,28 @@ async def test_a_job_removed_behind_the_runtime_s_back() -> None:
         with pytest.raises(InconsistentRunState):
             await t.runtime.wait("r")
         assert await t.runtime.outcome("r") is None
+
+
+@pytest.mark.parametrize("how", ["cancelled", "swept"])
+async def test_a_run_whose_job_is_gone_has_failed_when_a_runtime_is_entered(how: str) -> None:
+    """STAT-08, T19: its id becomes free again."""
+    store, clock = MemoryStore(), ManualClock()
+    async with bed(None, store=store, clock=clock) as t:
+        run = await t.runtime.submit(b"", run_id="r", max_attempts=1)
+        if how == "cancelled":
+            await t.queue.cancel(run.job_id)
+    if how == "swept":  # it died, and was kept for a week, while nobody ran a runtime
+        async with Queue.open(store, clock=clock) as queue:
+            assert await queue.claim("workflow-steps") is not None
+            await clock.advance(timedelta(days=8))
+            assert await queue.get_job(run.job_id) is None
+    async with bed(done, store=store, clock=clock) as t:
+        end = await t.runtime.wait("r", timeout=0)
+        assert end.termination.status is TerminalStatus.FAILED
+        assert end.termination.error is not None and "gone" in end.termination.error
+        assert end.termination.error_kind is None
+        assert (await t.runtime.submit(b"again", run_id="r")).created
+        assert (await t.end("r")).outcome.result == b"again"
 
 
 async def test_status_never_raises_while_a_run_advances() -> None:
