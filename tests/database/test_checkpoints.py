@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
+from taquba.clock import ManualClock
 from taquba.database import Database, DatabaseConfig
-from taquba.errors import StoreUnavailable
+from taquba.errors import Closed, Fenced, StoreUnavailable
 from taquba.objectstore import MemoryStore
 from taquba.testing import FaultyStore
 
-from .harness import LAZY, dump, keys, open_database, opened, put
+from .harness import EAGER, ITEMS, LAZY, dump, keys, open_database, opened, put
 
 pytestmark = pytest.mark.anyio
 
@@ -148,8 +152,11 @@ async def test_commits_go_on_while_a_checkpoint_is_stuck_and_closing_ends_it() -
     for i in range(20):
         await put(database, i)
     await database.close()
-    checkpoint.cancel()
-    await asyncio.gather(checkpoint, return_exceptions=True)
+    assert checkpoint.done()
+    with pytest.raises(Closed):
+        await checkpoint
+    held.release()
+    await store.settle()
     async with opened(below) as again:
         assert len(dump(again)["items"]) == 20
 
@@ -190,21 +197,212 @@ async def test_an_idle_database_sends_no_request() -> None:
     await database.close()
 
 
-async def test_a_replaced_owner_that_collects_hurts_nobody() -> None:
-    store = MemoryStore()
-    old = await open_database(store)
-    await put(old, 1, b"one")
-    await old.checkpoint()
-    new = await open_database(store)
-    await put(new, 2, b"two")
-    # The old owner does not know yet; it checkpoints what it has, twice, and collects.
-    await _checkpoint_unaware(old)
-    await put(new, 3, b"three")
-    before = dump(new)
+_STEPWISE = DatabaseConfig(checkpoint_bytes=2**40, checkpoint_entries=2**40, pages_per_step=1)
+
+
+async def _with_a_batch_that_waits(store: FaultyStore) -> tuple[Database, Any]:
+    """A database whose open batch is sealed only when the held write is released."""
+    database = await open_database(store, config=_STEPWISE)
+    for i in range(60):
+        await put(database, i, bytes([i]) * 3000)
+    held = store.hold("create", prefix="journal/")
+    with database.transaction() as tx:
+        tx.execute("DELETE FROM items WHERE key = 1")
+    await held.arrived()
+    with database.transaction() as tx:
+        tx.execute("DELETE FROM items WHERE key = 2")
+    return database, held
+
+
+async def test_a_checkpoint_begun_amid_commits_ends_when_they_end() -> None:
+    """Nobody seals any more, so it has to go on by itself."""
+    store = FaultyStore(MemoryStore())
+    database, held = await _with_a_batch_that_waits(store)
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not checkpoint.done()
+    held.release()
+    await checkpoint
+    assert database.statistics().entries_since_checkpoint == 0
+    await database.close()
+
+
+async def test_closing_ends_a_checkpoint_that_waits_for_a_seal() -> None:
+    store = FaultyStore(MemoryStore())
+    database, held = await _with_a_batch_that_waits(store)
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(database.close())
+    with pytest.raises(Closed):
+        await checkpoint
+    held.release()
+    await closing
     async with opened(store) as again:
-        assert dump(again) == before
+        assert len(dump(again)["items"]) == 58
 
 
-async def _checkpoint_unaware(database: Database) -> None:
-    for _ in range(2):
+async def test_being_replaced_ends_a_checkpoint() -> None:
+    below = MemoryStore()
+    store = FaultyStore(below)
+    database = await open_database(store)
+    await put(database, 1)
+    held = store.hold("put", prefix="chunks/")
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    await held.arrived()
+    async with opened(below):
+        with pytest.raises(Fenced):
+            await put(database, 2)
+        with pytest.raises(Fenced):
+            await checkpoint
+    held.release()
+    await store.settle()
+    await database.close()
+
+
+async def test_giving_up_a_checkpoint_ends_it_and_the_next_one_is_taken() -> None:
+    store = FaultyStore(MemoryStore())
+    database = await open_database(store)
+    await put(database, 1)
+    held = store.hold("put", prefix="chunks/")
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    await held.arrived()
+    checkpoint.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checkpoint
+    held.release()
+    await database.checkpoint()
+    assert database.statistics().checkpoints == 1
+    await database.close()
+
+
+async def test_a_checkpoint_is_not_followed_by_one_that_is_not_due() -> None:
+    """Commits that come while it is uploaded must not make it due a second time."""
+    store = FaultyStore(MemoryStore())
+    config = DatabaseConfig(checkpoint_bytes=100_000, checkpoint_entries=2**40)
+    database = await open_database(store, config=config)
+    held = store.hold("put", prefix="chunks/")
+    for i in range(60):
+        await put(database, i % 30, bytes([i]) * 2000)
+    await held.arrived()
+    for i in range(5):
+        await put(database, i, b"meanwhile" * 10)
+    held.release()
+    await _until(lambda: database.statistics().checkpoints == 1)
+    for _ in range(200):
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: None)
+    statistics = database.statistics()
+    assert statistics.checkpoints == 1
+    assert 5 <= statistics.entries_since_checkpoint < 30
+    await database.close()
+
+
+class _FullDisk:
+    """What a copy becomes when the scratch folder is full."""
+
+    def step(self, pages: int) -> bool:
+        raise apsw.FullError("database or disk is full")
+
+    def close(self, force: bool) -> None: ...
+
+
+async def test_a_full_scratch_disk_fails_the_checkpoint_and_no_commit() -> None:
+    store = FaultyStore(MemoryStore())
+    database, held = await _with_a_batch_that_waits(store)
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    await _until(lambda: database._checkpointer._copy is not None)
+    assert database._checkpointer._copy is not None
+    database._checkpointer._copy._backup.close(True)
+    database._checkpointer._copy._backup = _FullDisk()  # type: ignore[assignment]
+    held.release()
+    with pytest.raises(OSError, match=r"disk is full.*DatabaseConfig\(scratch="):
+        await checkpoint
+    await put(database, 3)
+    assert database.failure is None
+    await database.checkpoint()
+    assert database.statistics().checkpoints == 1
+    await database.close()
+
+
+async def test_a_checkpoint_that_failed_is_tried_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scratch = tmp_path / "scratch"  # not there
+    clock = ManualClock()
+    config = DatabaseConfig(checkpoint_bytes=20_000, scratch=str(scratch))
+    database = await Database.open(MemoryStore(), [ITEMS], clock=clock, config=config)
+    for i in range(30):
+        await put(database, i, b"x" * 2000)
+    await _until(lambda: "will be tried again" in caplog.text)
+    await put(database, 99)
+    scratch.mkdir()
+    await clock.advance(60)
+    await _until(lambda: database.statistics().checkpoints == 1)
+    await database.close()
+    assert list(scratch.iterdir()) == []
+
+
+async def test_what_cannot_be_collected_does_not_fail_the_checkpoint() -> None:
+    store = FaultyStore(MemoryStore())
+    database = await open_database(store)
+    for i in range(3):
+        await put(database, i, bytes(9000))
+        store.fail("delete", times=1000)
         await database.checkpoint()
+    assert len([info async for info in store.list("checkpoints/")]) == 3
+    store.heal()
+    await put(database, 4)
+    await database.checkpoint()
+    assert len([info async for info in store.list("checkpoints/")]) == 2
+    await database.close()
+
+
+@pytest.mark.parametrize("how", ["close", "cancel", "fail"])
+async def test_no_task_and_no_temporary_file_is_left_behind(tmp_path: Path, how: str) -> None:
+    store = FaultyStore(MemoryStore())
+    config = DatabaseConfig(checkpoint_bytes=20_000, checkpoint_entries=30, scratch=str(tmp_path))
+    before = asyncio.all_tasks()
+    database = await open_database(store, config=config)
+    for i in range(50):
+        await put(database, i, b"x" * 2000)
+    held = store.hold("put", prefix="chunks/")
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    await held.arrived()
+    if how == "cancel":
+        checkpoint.cancel()
+    elif how == "fail":
+        store.fail("put", prefix="chunks/", times=1000)
+        held.release()
+        await asyncio.gather(checkpoint, return_exceptions=True)
+    await database.close()
+    await asyncio.gather(checkpoint, return_exceptions=True)
+    held.release()
+    await store.settle()
+    assert asyncio.all_tasks() == before
+    assert list(tmp_path.iterdir()) == []
+    again = await open_database(store.store, config=config)
+    assert list(tmp_path.iterdir()) == []
+    await again.close()
+
+
+async def test_automatic_checkpoints_keep_the_tail_short_and_the_writing_small() -> None:
+    store = MemoryStore()
+    async with opened(store, config=EAGER) as database:
+        for i in range(400):
+            await put(database, i % 50, bytes([i % 251]) * 1000)
+            if i % 10 == 0:
+                await asyncio.to_thread(lambda: None)
+        statistics = database.statistics()
+        due = max(statistics.size * EAGER.checkpoint_share, EAGER.checkpoint_bytes)
+        assert 3 <= statistics.checkpoints <= 400 * 1100 / due + 1
+
+
+async def _until(condition: Any) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: None)
+    raise AssertionError("it never became true")

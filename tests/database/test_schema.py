@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from taquba.database import InvalidSchema, SchemaModule
 from taquba.errors import IncompatibleStore
+from taquba.journal import JournalConfig
 from taquba.objectstore import MemoryStore
+from taquba.testing import FaultyStore
 
 from .harness import ITEMS, dump, keys, open_database, opened, put
 
@@ -87,6 +91,91 @@ async def test_a_store_of_a_newer_version_is_refused_before_anything_is_written(
     with pytest.raises(IncompatibleStore, match=r"'extra' tables have version 2.*knows version 1"):
         await open_database(store, ITEMS, EXTRA)
     assert await keys(store, "") == before
+
+
+async def test_a_newer_module_that_was_added_later_is_refused_before_anything_is_written() -> None:
+    """Such a module is in no epoch entry, only in the rows."""
+    store = MemoryStore()
+    async with opened(store) as database:
+        await database.add_module(EXTRA_2)
+    before = await keys(store, "")
+    with pytest.raises(IncompatibleStore, match=r"'extra' tables have version 2"):
+        await open_database(store, ITEMS, EXTRA)
+    assert await keys(store, "") == before
+    async with opened(store) as database:
+        with pytest.raises(IncompatibleStore, match=r"'extra' tables have version 2"):
+            await database.add_module(EXTRA)
+        await put(database, 1)
+
+
+async def test_two_that_add_the_same_module_at_once_both_get_it_durable() -> None:
+    store = FaultyStore(MemoryStore())
+    config = JournalConfig(max_unacknowledged_bytes=1)
+    database = await open_database(store, journal_config=config)
+    held = store.hold("create", prefix="journal/")
+    with database.transaction() as tx:
+        tx.execute("INSERT INTO items VALUES (1, NULL, NULL)")
+    await held.arrived()
+    adding = [asyncio.ensure_future(database.add_module(EXTRA)) for _ in range(3)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    held.release()
+    await asyncio.gather(*adding)
+    await database.close()
+
+
+async def test_a_module_that_is_there_but_not_durable_is_waited_for() -> None:
+    store = FaultyStore(MemoryStore())
+    database = await open_database(store)
+    held = store.hold("create", prefix="journal/")
+    first = asyncio.ensure_future(database.add_module(EXTRA))
+    await held.arrived()
+    second = asyncio.ensure_future(database.add_module(EXTRA))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done()
+    held.release()
+    await asyncio.gather(first, second)
+    await database.close()
+
+
+async def test_a_module_with_a_statement_that_is_wrong_is_refused_and_leaves_nothing() -> None:
+    store = MemoryStore()
+    broken = SchemaModule(
+        name="broken",
+        version=1,
+        statements=("CREATE TABLE good (a TEXT NOT NULL PRIMARY KEY)", "CREATE TABLE bad ("),
+    )
+    async with opened(store) as database:
+        with pytest.raises(InvalidSchema, match="incomplete input"):
+            await database.add_module(broken)
+        await put(database, 1)
+        assert "good" not in dump(database)
+    with pytest.raises(InvalidSchema, match="incomplete input"):
+        await open_database(store, ITEMS, broken)
+    async with opened(store) as database:
+        assert len(dump(database)["items"]) == 1
+
+
+async def test_generated_columns_are_replayed() -> None:
+    store = MemoryStore()
+    module = SchemaModule(
+        name="generated",
+        version=1,
+        statements=(
+            "CREATE TABLE g (a INTEGER NOT NULL PRIMARY KEY, b INTEGER,"
+            " c INTEGER GENERATED ALWAYS AS (b * 2) STORED, d AS (b + 1), e TEXT)",
+            "CREATE INDEX g_by_d ON g (d)",
+        ),
+    )
+    async with opened(store, module) as database:
+        with database.transaction() as tx:
+            tx.execute("INSERT INTO g (a, b, e) VALUES (1, 2, 'x'), (2, 3, 'y')")
+        await tx.durable()
+        with database.transaction() as tx:
+            tx.execute("UPDATE g SET b = 9, e = 'z' WHERE a = 1")
+    async with opened(store, module) as again:
+        assert dump(again)["g"] == [(1, 9, 18, 10, "z"), (2, 3, 6, 4, "y")]
 
 
 async def test_a_missing_migration_is_refused() -> None:

@@ -260,6 +260,8 @@ class Checkpointer:
                 if self._state.come_to_rest():
                     self.clean(self._journal.position)
                     await self._clock.sleep(0)
+                elif self._state.in_transaction:
+                    await self._clock.sleep(0)  # a seal need not be on its way
                 else:
                     await running.moved.wait()  # the next seal takes it on
             return running.copied

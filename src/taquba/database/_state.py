@@ -109,12 +109,9 @@ class State:
             self.session = session
 
     def _check_unrecorded(self) -> None:
-        # They are not in the journal, so what is written after them may never apply again.
         if self.connection.total_changes() != self._changes:
-            raise InvalidState(
-                "rows were written outside a transaction, so they are not in the journal. Write "
-                "in `with database.transaction()` only, and open the store again to go on"
-            )
+            # They are not in the journal, so what is written after them may never apply again.
+            raise _written_outside()
 
     def _end(self) -> None:
         """Stop recording."""
@@ -172,7 +169,7 @@ class State:
         if self.session is None:
             self._check_unrecorded()
         elif self.session.patchset():
-            return False
+            raise _written_outside()
         self._end()
         return True
 
@@ -277,3 +274,10 @@ class State:
             self.session.close()
             self.session = None
         self.connection.close()
+
+
+def _written_outside() -> InvalidState:
+    return InvalidState(
+        "rows were written outside a transaction, so they are not in the journal. Write in "
+        "`with database.transaction()` only, and open the store again to go on"
+    )
