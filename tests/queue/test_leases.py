@@ -482,3 +482,21 @@ async def test_a_removal_is_reported_as_such_only_when_it_is_stored(
     world.wire.release()
     assert (await first).outcome is CancelOutcome.REMOVED
     assert (await second).outcome is CancelOutcome.NOT_FOUND
+
+
+async def test_a_lease_runs_from_the_moment_at_which_its_claim_is_handed_out(
+    world: World, queue: Queue
+) -> None:
+    await queue.enqueue("q", b"")
+    world.wire.hold()
+    claiming = await started(world, queue.claim("q", 10))
+    await world.clock.advance(3600)
+    assert not claiming.done()
+    world.wire.release()
+    claim = await claiming
+    assert claim is not None
+    assert claim.job.attempts == 1
+    await world.clock.advance(9)
+    assert claim.is_live
+    await world.clock.advance(1)
+    assert not claim.is_live
