@@ -1,4 +1,7 @@
-"""Bad input: a typed error that names the thing, and nothing is written."""
+"""Bad input: a typed error that names the thing, and nothing is written.
+
+Among much else A5, A6, A16, A17, H13, K5, P12 and P15.
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ async def test_the_last_put_of_a_key_counts(queue: Queue) -> None:
 
 
 async def test_a_value_has_its_limit(queue: Queue) -> None:
-    """J11"""
+    """J11, J19"""
     await queue.enqueue("q", b"")
     claim = await take(queue)
     effects = Effects()
