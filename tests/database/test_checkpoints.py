@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from taquba.clock import ManualClock
 from taquba.database import Database, DatabaseConfig
+from taquba.database._scratch import scratch_folder
 from taquba.errors import Closed, Fenced, StoreUnavailable
 from taquba.objectstore import MemoryStore
 from taquba.testing import FaultyStore
@@ -228,6 +232,49 @@ async def test_a_checkpoint_begun_amid_commits_ends_when_they_end() -> None:
     await database.close()
 
 
+async def test_a_checkpoint_goes_on_after_a_batch_that_came_to_nothing() -> None:
+    """Its seal makes no entry, and still it is what the checkpoint waits for."""
+    store = FaultyStore(MemoryStore())
+    database = await open_database(store, config=_STEPWISE)
+    await put(database, 1, bytes(9000))
+    held = store.hold("create", prefix="journal/")
+    with database.transaction() as tx:
+        tx.execute("DELETE FROM items WHERE key = 1")
+    await held.arrived()
+    with database.transaction() as tx:
+        tx.execute("INSERT INTO items VALUES (2, NULL, NULL)")
+    with database.transaction() as tx:
+        tx.execute("DELETE FROM items WHERE key = 2")
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    held.release()
+    await checkpoint
+    await database.close()
+
+
+async def test_content_that_was_collected_is_uploaded_again_when_it_comes_back() -> None:
+    store = MemoryStore()
+    config = DatabaseConfig(
+        checkpoint_bytes=2**40, checkpoint_entries=2**40, keep_checkpoints=1, chunk_size=4096
+    )
+    database = await open_database(store, config=config)
+    for value in (b"one" * 300, b"two" * 300, b"one" * 300):
+        await put(database, 1, value)
+        await database.checkpoint()
+        chunks = set(await keys(store, "chunks/"))
+        async with opened(_copied(store)) as again:
+            assert dump(again)["items"] == [(1, value, None)]
+        assert set(await keys(store, "chunks/")) == chunks
+    assert database.statistics().chunks_reused, "nothing was the same: the test shows nothing"
+    await database.close()
+
+
+def _copied(store: MemoryStore) -> MemoryStore:
+    """A store of its own, so that opening it takes nothing over."""
+    return copy.deepcopy(store)
+
+
 async def test_closing_ends_a_checkpoint_that_waits_for_a_seal() -> None:
     store = FaultyStore(MemoryStore())
     database, held = await _with_a_batch_that_waits(store)
@@ -383,6 +430,35 @@ async def test_no_task_and_no_temporary_file_is_left_behind(tmp_path: Path, how:
     again = await open_database(store.store, config=config)
     assert list(tmp_path.iterdir()) == []
     await again.close()
+
+
+async def test_a_scratch_folder_is_gone_when_its_user_is_however_often_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, go_on = shutil.rmtree, threading.Event()
+
+    def slowly(folder: str, ignore_errors: bool) -> None:
+        go_on.wait(10)
+        remove(folder, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+
+    async def use() -> None:
+        async with scratch_folder(str(tmp_path)):
+            await asyncio.Event().wait()
+
+    using = asyncio.ensure_future(use())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        using.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not using.done()
+    assert len(list(tmp_path.iterdir())) == 1
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await using
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_automatic_checkpoints_keep_the_tail_short_and_the_writing_small() -> None:

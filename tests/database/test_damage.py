@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import pytest
 
@@ -27,7 +28,7 @@ async def _checkpointed() -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "delete"])
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "other", "delete"])
 async def test_a_damaged_chunk_is_named(how: str) -> None:
     store = await _checkpointed()
     key = (await keys(store, "chunks/"))[0]
@@ -40,6 +41,10 @@ async def test_a_damaged_chunk_is_named(how: str) -> None:
             await store.put(key, data[:-10])
         case "empty":
             await store.put(key, b"")
+        case "other":
+            piece = bytearray(zlib.decompress(data))
+            piece[-1] ^= 1
+            await store.put(key, zlib.compress(piece))
         case _:
             await store.delete([key])
             before.remove(key)
@@ -161,6 +166,20 @@ async def test_a_body_of_a_newer_version_is_refused() -> None:
     await _append_body(store, pack((2, "something new")))
     with pytest.raises(IncompatibleStore, match="body version 2"):
         await open_database(store)
+
+
+async def test_an_owner_of_a_newer_version_that_came_to_nothing_is_heeded() -> None:
+    """It died between taking the store over and migrating it."""
+    store = MemoryStore()
+    async with opened(store) as database:
+        await put(database, 1)
+    metadata = pack({"body": 1, "modules": {"items": 2}})
+    journal = await Journal.open(store, _Writer([]), clock=ManualClock(), metadata=metadata)
+    await journal.close()
+    before = await keys(store, "")
+    with pytest.raises(IncompatibleStore, match=r"'items' tables have version 2"):
+        await open_database(store)
+    assert await keys(store, "") == before
 
 
 async def test_statements_that_do_not_apply_are_corruption() -> None:

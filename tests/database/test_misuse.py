@@ -129,6 +129,19 @@ async def test_rows_written_outside_a_transaction_are_noticed_and_never_checkpoi
     assert await _keys_after_reopening(store) == [1]
 
 
+async def test_rows_written_beside_what_was_rolled_back_are_not_checkpointed() -> None:
+    store = MemoryStore()
+    database = await open_database(store)
+    await put(database, 1)
+    with pytest.raises(ZeroDivisionError), database.transaction():
+        raise ZeroDivisionError
+    database.execute("INSERT INTO items VALUES (2, NULL, NULL)")
+    with pytest.raises(InvalidState, match="outside a transaction"):
+        await database.checkpoint()
+    await database.close()
+    assert await _keys_after_reopening(store) == [1]
+
+
 async def test_every_callback_is_told_of_a_failure_even_if_one_fails() -> None:
     store = MemoryStore()
     first = await open_database(store)
