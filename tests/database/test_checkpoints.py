@@ -275,6 +275,38 @@ def _copied(store: MemoryStore) -> MemoryStore:
     return copy.deepcopy(store)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_checkpoint_is_published_only_when_all_that_it_holds_is_stored(
+    replaced: bool,
+) -> None:
+    below = MemoryStore()
+    store = FaultyStore(below)
+    database = await open_database(store)
+    await put(database, 1)
+    held = store.hold("create", prefix="journal/")
+    with database.transaction() as tx:
+        tx.execute("INSERT INTO items VALUES (2, NULL, NULL)")
+    await held.arrived()
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    await _until(lambda: database.statistics().chunks_uploaded)
+    for _ in range(50):
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: None)
+    assert await keys(below, "checkpoints/") == []
+    if replaced:
+        async with opened(below) as new:
+            assert len(dump(new)["items"]) == 1
+            held.release()
+            with pytest.raises(Fenced):
+                await checkpoint
+        assert await keys(below, "checkpoints/") == []
+    else:
+        held.release()
+        await checkpoint
+        assert len(await keys(below, "checkpoints/")) == 1
+    await database.close()
+
+
 async def test_closing_ends_a_checkpoint_that_waits_for_a_seal() -> None:
     store = FaultyStore(MemoryStore())
     database, held = await _with_a_batch_that_waits(store)
