@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
@@ -48,8 +50,8 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The benchmarks, as JSON lines; give it options of theirs, such as --smoke or --check."""
     install(session)
-    for name in ("import_time", "steps", "commits", "reopen"):
-        session.run("python", f"benchmarks/{name}.py", *session.posargs)
+    for script in sorted(Path("benchmarks").glob("[!_]*.py")):
+        session.run("python", str(script), *session.posargs)
 
 
 @nox.session

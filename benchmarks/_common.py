@@ -45,12 +45,17 @@ class Report:
         self._missed: list[str] = []
 
     def line(self, scenario: str, figures: dict[str, float], checks: Sequence[Check] = ()) -> None:
-        """Print a scenario's figures; those that miss their bound are named at the end."""
-        print(json.dumps({"scenario": scenario, **{k: _round(v) for k, v in figures.items()}}))
-        sys.stdout.flush()
-        for words, holds in checks:
-            if not self._options.smoke and not holds(figures):
-                self._missed.append(f"{scenario}: must reach {words}")
+        """Print a scenario's figures, and whether they reach what they must."""
+        reached: dict[str, bool] = {}
+        if not self._options.smoke:
+            reached = {words: holds(figures) for words, holds in checks}
+        printed: dict[str, object] = {"scenario": scenario}
+        printed |= {name: _round(value) for name, value in figures.items()}
+        if reached:
+            printed["must_reach"] = reached
+        print(json.dumps(printed), flush=True)
+        missed = [words for words, holds in reached.items() if not holds]
+        self._missed.extend(f"{scenario}: must reach {words}" for words in missed)
 
     def finish(self) -> int:
         """The exit status."""

@@ -3,7 +3,9 @@
     python benchmarks/commits.py [--smoke] [--check]
 
 Producers that each enqueue, claim and acknowledge, waiting for each to be durable: three
-commits a round. Prints one JSON line, on a store in memory behind an injected latency.
+commits a round. And a backlog that is enqueued one by one, then worked off: what is written
+for it, checkpoints included. Prints one JSON line each, on a store in memory behind an
+injected latency.
 """
 
 from __future__ import annotations
@@ -56,7 +58,45 @@ async def producers(options: Options, report: Report) -> None:
     report.line(
         f"enqueue, claim, ack: {count} producers, L = 20 ms",
         figures,
-        [("6,000 commits/s", lambda f: f["commits_per_s"] >= 6000)],
+        [
+            ("6,000 commits/s", lambda f: f["commits_per_s"] >= 6000),
+            ("0.05 PUTs a job", lambda f: f["puts_per_job"] <= 0.05),
+            ("600 bytes a job", lambda f: f["bytes_per_job"] <= 600),
+        ],
+    )
+
+
+async def backlog(options: Options, report: Report) -> None:
+    """Every job is in the state at one time, so that checkpoints have to hold it."""
+    count = 1_000 if options.smoke else 100_000
+    store = LatencyStore(MemoryStore(), 0.02)
+    async with Queue.open(store) as queue:
+        numbers = iter(range(count))
+
+        async def producer() -> None:
+            for _ in numbers:
+                await queue.enqueue("jobs", b"x" * 64)
+
+        async def consumer() -> None:
+            while claim := await queue.claim("jobs"):
+                await queue.ack(claim)
+
+        with Meter(store) as meter:
+            await asyncio.gather(*(producer() for _ in range(300)))
+            await asyncio.gather(*(consumer() for _ in range(300)))
+        checkpoints = queue._core.database.statistics().checkpoints
+    report.line(
+        f"{count:,} jobs of 64 B enqueued, then worked off: 300 at a time, L = 20 ms",
+        {
+            "jobs_per_s": count / meter.seconds,
+            "puts_per_job": meter.puts / count,
+            "bytes_per_job": meter.bytes / count,
+            "checkpoints": checkpoints,
+        },
+        [
+            ("0.05 PUTs a job", lambda f: f["puts_per_job"] <= 0.05),
+            ("600 bytes a job", lambda f: f["bytes_per_job"] <= 600),
+        ],
     )
 
 
@@ -64,6 +104,7 @@ async def main() -> int:
     chosen = options("Commits a second, each waited for.")
     report = Report(chosen)
     await producers(chosen, report)
+    await backlog(chosen, report)
     return report.finish()
 
 
