@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from taquba.clock import Clock, SystemClock
 from taquba.errors import InvalidArgument, InvalidType, InvalidUrl
-from taquba.objectstore._fsspec import FsspecStore, split_path
+from taquba.objectstore._bucket import BucketStore, split_path
+from taquba.objectstore._fsspec import FsspecStore
 from taquba.objectstore._local import LocalStore
 from taquba.objectstore._memory import MemoryStore
 from taquba.objectstore._protocol import ObjectStore
@@ -92,11 +93,11 @@ async def open_store(
 
 
 async def _verify(
-    store: MemoryStore | LocalStore | FsspecStore, clock: Clock, policy: RetryPolicy
+    store: MemoryStore | LocalStore | BucketStore, clock: Clock, policy: RetryPolicy
 ) -> None:
     if isinstance(store, LocalStore):
         await store.prepare()  # tries hard links out, and leaves nothing behind
-    elif isinstance(store, FsspecStore):
+    elif isinstance(store, BucketStore):
         await verify_store(store, clock=clock, policy=policy)
 
 
@@ -107,7 +108,7 @@ async def _look(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> None:
 
 def _parse(
     url: str | os.PathLike[str], storage_options: dict[str, Any]
-) -> MemoryStore | LocalStore | FsspecStore:
+) -> MemoryStore | LocalStore | BucketStore:
     text = _text(url)
     if isinstance(url, str):
         scheme, rest = _split(text)

@@ -17,7 +17,7 @@ from taquba.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from taquba.objectstore._fsspec import kind_of_status
+from taquba.objectstore._bucket import kind_of_status
 
 __all__ = ["S3Driver", "s3_filesystem"]
 
