@@ -31,7 +31,8 @@ def own_files() -> Iterator[Path]:
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
         hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
-        if path.is_file() and not hidden and not SKIPPED_FOLDERS & set(parts):
+        worktree = parts == (".git",)  # a file there, of git's own
+        if path.is_file() and not hidden and not worktree and not SKIPPED_FOLDERS & set(parts):
             yield path
 
 
