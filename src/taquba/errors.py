@@ -146,7 +146,22 @@ class Closed(TaqubaError):
 
 
 class CorruptStore(TaqubaError):
-    """Stored data is damaged. Taquba stops instead of guessing; nothing was changed."""
+    """Stored data is damaged. Taquba stops instead of guessing; nothing was changed.
+
+    Attributes:
+        key: The object's key, if the damage is that of a single object; else ``""``.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_corrupt_store, (str(self), self.key)
+
+
+def _rebuild_corrupt_store(message: str, key: str) -> CorruptStore:
+    return CorruptStore(message, key=key)
 
 
 class IncompatibleStore(TaqubaError):

@@ -215,5 +215,6 @@ def _self_digest(manifest: dict[str, Any]) -> str:
 def _damaged(key: str, reason: str) -> CorruptStore:
     return CorruptStore(
         f"checkpoint {key!r} is damaged: {reason}. Restore the object from a backup or an "
-        f"older object version"
+        f"older object version",
+        key=key,
     )

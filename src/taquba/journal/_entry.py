@@ -186,5 +186,6 @@ def decode_entry(key: str, data: bytes) -> Entry:
 def _damaged(key: str, reason: str) -> CorruptStore:
     return CorruptStore(
         f"journal entry {key!r} is damaged: {reason}. Restore the object from a backup or an "
-        f"older object version"
+        f"older object version",
+        key=key,
     )

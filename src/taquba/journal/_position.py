@@ -34,7 +34,7 @@ class JournalGap(CorruptStore):
     """
 
     def __init__(self, message: str, seq: int) -> None:
-        super().__init__(message)
+        super().__init__(message, key=entry_key(seq))
         self.seq = seq
 
     def __reduce__(self) -> tuple[type[JournalGap], tuple[str, int]]:
@@ -134,5 +134,6 @@ def advance(position: Position, entry: Entry) -> Position:
 def _misplaced(key: str, reason: str) -> CorruptStore:
     return CorruptStore(
         f"journal entry {key!r} does not continue the log: {reason}. Something other than "
-        f"taquba changed the store; restore it from a backup"
+        f"taquba changed the store; restore it from a backup",
+        key=key,
     )
