@@ -169,7 +169,7 @@ PUBLIC = {
     """,
     "taquba.objectstore": """
         FsspecStore LocalStore MAX_KEY_LENGTH MAX_SEGMENT_LENGTH MemoryStore ObjectInfo
-        ObjectStore open_store RetryingStore RetryPolicy VERIFICATION_KEY verify_store
+        ObjectStore open_store PROBE_PREFIX RetryingStore RetryPolicy verify_store
     """,
     "taquba.journal": """
         Checkpoint collect Collected Entry EpochMark Journal JournalConfig JournalGap

@@ -24,7 +24,7 @@ from taquba.errors import (
     UnsafeStore,
 )
 from taquba.objectstore import (
-    VERIFICATION_KEY,
+    PROBE_PREFIX,
     FsspecStore,
     ObjectStore,
     RetryingStore,
@@ -93,19 +93,25 @@ def sent(proxy: LossyProxy, method: str) -> list[str]:
 # -- opening ---------------------------------------------------------------------------------
 
 
-async def test_the_first_open_costs_two_requests_and_later_ones_one(
+async def test_an_open_costs_three_requests_and_leaves_nothing(
     s3_server: Server, proxy: LossyProxy, prefix: str
 ) -> None:
     options = {**s3_server["storage_options"], "endpoint_url": proxy.endpoint}
-    for requests in (2, 3, 4):
+    probes: set[str] = set()
+    for _ in range(2):
+        del proxy.seen[:]
         store = await open_store(f"s3://{s3_server['bucket']}/{prefix}/", **options)
-        assert [seen.method for seen in proxy.seen] == ["PUT"] * requests
-        assert all(seen.headers["if-none-match"] == "*" for seen in proxy.seen)
+        assert [seen.method for seen in proxy.seen] == ["PUT", "PUT", "DELETE"]
+        assert [seen.headers.get("if-none-match") for seen in proxy.seen] == ["*", "*", None]
+        assert [seen.status for seen in proxy.seen] == [200, 412, 204]
+        (probe,) = {seen.target for seen in proxy.seen}
+        probes.add(probe)
+        assert await keys(store) == []
         await store.close()
+    assert len(probes) == 2, "a probe's key is used again"
+    del proxy.seen[:]
     reader = await open_store(f"s3://{s3_server['bucket']}/{prefix}", read_only=True, **options)
-    assert proxy.seen[-1].method == "GET"
-    assert len(proxy.seen) == 5
-    assert await keys(reader) == [VERIFICATION_KEY]
+    assert [seen.method for seen in proxy.seen] == ["GET"]
     with pytest.raises(StoreAccessDenied, match="read_only=True"):
         await reader.put("a", b"1")
     await reader.close()
@@ -165,7 +171,7 @@ async def test_a_store_that_drops_the_condition_is_unsafe(
 async def test_the_verification_survives_lost_answers(
     behind: FsspecStore, proxy: LossyProxy, clock: HastyClock, how: Any
 ) -> None:
-    proxy.lose("PUT", VERIFICATION_KEY, how=how, times=2)
+    proxy.lose("PUT", PROBE_PREFIX, how=how, times=2)
     await verify_store(behind, clock=clock)
 
 

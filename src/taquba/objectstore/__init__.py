@@ -13,12 +13,12 @@ from taquba.objectstore._protocol import (
     ObjectStore,
 )
 from taquba.objectstore._retry import RetryingStore, RetryPolicy
-from taquba.objectstore._verify import VERIFICATION_KEY, verify_store
+from taquba.objectstore._verify import PROBE_PREFIX, verify_store
 
 __all__ = [
     "MAX_KEY_LENGTH",
     "MAX_SEGMENT_LENGTH",
-    "VERIFICATION_KEY",
+    "PROBE_PREFIX",
     "FsspecStore",
     "LocalStore",
     "MemoryStore",

@@ -16,7 +16,7 @@ from taquba.objectstore._memory import MemoryStore
 from taquba.objectstore._protocol import ObjectStore
 from taquba.objectstore._readonly import ReadOnlyStore
 from taquba.objectstore._retry import RetryingStore, RetryPolicy
-from taquba.objectstore._verify import VERIFICATION_KEY, verify_store
+from taquba.objectstore._verify import PROBE_PREFIX, verify_store
 
 __all__ = ["open_store"]
 
@@ -56,8 +56,9 @@ async def open_store(
     =============================  ===========================================================
 
     It is found out at once whether the store is there, may be written, and refuses to create
-    an object twice. In a bucket that costs one request, and two the first time, and leaves one
-    small object behind: see `verify_store`.
+    an object twice. In a bucket that costs three requests, of which the last removes what the
+    first created: see `verify_store`. It is done at every opening, since the client, a proxy
+    or the service may have changed since the last.
 
     Args:
         url: A URL as above, or a path.
@@ -102,7 +103,7 @@ async def _verify(
 
 
 async def _look(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> None:
-    async for _ in RetryingStore(store, clock=clock, policy=policy).list(VERIFICATION_KEY):
+    async for _ in RetryingStore(store, clock=clock, policy=policy).list(PROBE_PREFIX):
         pass
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 
 from taquba.clock import Clock
 from taquba.errors import ObjectExists, StoreError, StoreUnavailable, UnsafeStore
 from taquba.objectstore._protocol import ObjectStore
 from taquba.objectstore._retry import Attempts, RetryPolicy
 
-__all__ = ["VERIFICATION_KEY", "verify_store"]
+__all__ = ["PROBE_PREFIX", "verify_store"]
 
-VERIFICATION_KEY = "create-if-absent"
-"""The object that `verify_store` tries to create. It stays in the store."""
+logger = logging.getLogger("taquba.objectstore")
+
+PROBE_PREFIX = "probes/"
+"""Where `verify_store` makes its objects, ``probes/{milliseconds:015d}-{random}``.
+
+It removes what it made. What is left of one that was killed, or may not delete, is harmless:
+nobody reads it, and everything below this prefix may be deleted at any time.
+"""
 
 
 async def verify_store(
@@ -24,36 +30,41 @@ async def verify_store(
     overwrite. Nothing of taquba would be safe there. (That two creates *at once* cannot both
     succeed is not proved by this: `taquba.testing.ObjectStoreConformance` tries.)
 
-    The object `VERIFICATION_KEY` is created, and stays. So the proof takes two requests the
-    first time a store is opened, and one from then on, namely a create that is refused. That
-    is cheap enough for every opening, and it must be every one, since the client, a proxy or
-    the service may have changed since the last. It also finds out whether the bucket exists
-    and whether the credentials allow to write.
+    A probe object is created, created again, which has to be refused, and removed: three
+    requests. Its key is random and never used again, since a late repetition of a create may
+    bring an object back that was deleted. It also finds out whether the bucket exists and
+    whether the credentials allow to write.
 
     Raises:
         UnsafeStore: The second create was not refused.
     """
+    policy = RetryPolicy() if policy is None else policy
+    key = f"{PROBE_PREFIX}{clock.now_ms():015d}-{clock.random_bytes(16).hex()}"
+    refused = False
     for _ in range(2):
-        if await _is_refused(store, clock, RetryPolicy() if policy is None else policy):
-            return
-    with suppress(StoreError):  # a leftover is harmless, and what follows matters more
-        await store.delete([VERIFICATION_KEY])
-    raise UnsafeStore(
-        f"{store!r} does not refuse to create an object that exists, but overwrites it, so two "
-        "processes could destroy each other's work: use another store (or, if a proxy or an "
-        "old client drops the If-None-Match header, put that right)",
-        operation="create",
-        key=VERIFICATION_KEY,
-    )
+        refused = refused or await _is_refused(store, key, clock, policy)
+    try:
+        await store.delete([key])
+    except StoreError as error:
+        # It is in nobody's way, and whether the store is safe is known.
+        logger.info("the probe %r is left in %r: %s", key, store, error)
+    if not refused:
+        raise UnsafeStore(
+            f"{store!r} does not refuse to create an object that exists, but overwrites it, so "
+            "two processes could destroy each other's work: use another store (or, if a proxy "
+            "or an old client drops the If-None-Match header, put that right)",
+            operation="create",
+            key=key,
+        )
 
 
-async def _is_refused(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> bool:
+async def _is_refused(store: ObjectStore, key: str, clock: Clock, policy: RetryPolicy) -> bool:
     unique = clock.random_bytes(16).hex()
-    data = f"This object proves that the store creates an object only once. {unique}\n"
+    data = f"This object tries out whether the store creates it only once. {unique}\n".encode()
     attempts = Attempts(clock, policy)
     while True:
         try:
-            await store.create(VERIFICATION_KEY, data.encode())
+            await store.create(key, data)
             return False
         except ObjectExists:
             return True  # also when it was our own lost request: its repetition was refused
