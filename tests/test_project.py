@@ -172,13 +172,13 @@ PUBLIC = {
         ObjectStore open_store PROBE_PREFIX RetryingStore RetryPolicy verify_store
     """,
     "taquba.journal": """
-        Checkpoint collect Collected Entry EpochMark Journal JournalConfig JournalGap
-        JournalStatistics Kind newest_checkpoint Position publish_checkpoint replay START
-        StateMachine
+        Checkpoint checkpoint_as_of checkpoints collect Collected Entry EpochMark Journal
+        JournalConfig JournalGap JournalStatistics Kind newest_checkpoint Position
+        publish_checkpoint read_checkpoint replay START StateMachine
     """,
     "taquba.database": """
-        Database DatabaseConfig DatabaseStatistics Execute InvalidSchema Rows SchemaModule
-        Transaction
+        Database DatabaseConfig DatabaseStatistics Execute export_state Exported InvalidSchema
+        Rows SchemaModule Transaction
     """,
     "taquba.queue": """
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Handler Job JobState KeyValue

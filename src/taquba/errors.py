@@ -13,6 +13,7 @@
     ├── Fenced                     another process took the store over
     ├── Closed                     you closed it (or its owner failed) and went on using it
     ├── CorruptStore               stored data is damaged; taquba stops instead of guessing
+    ├── HistoryNotKept             a moment of the past from which nothing is left
     ├── IncompatibleStore          written by a newer taquba
     ├── CommitUnknown              gave up waiting; the commit may still happen
     ├── InvalidArgument            bad input, refused before anything was written
@@ -37,6 +38,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "DuplicateJobId",
     "EffectsSealed",
     "Fenced",
+    "HistoryNotKept",
     "IncompatibleStore",
     "InconsistentRunState",
     "InputMismatch",
@@ -162,6 +165,21 @@ class CorruptStore(TaqubaError):
 
 def _rebuild_corrupt_store(message: str, key: str) -> CorruptStore:
     return CorruptStore(message, key=key)
+
+
+class HistoryNotKept(TaqubaError):
+    """The state as of that moment cannot be rebuilt: what it needs was collected.
+
+    Attributes:
+        earliest: The first moment that can be rebuilt, if it is known.
+    """
+
+    def __init__(self, message: str, earliest: datetime | None = None) -> None:
+        super().__init__(message)
+        self.earliest = earliest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.earliest)
 
 
 class IncompatibleStore(TaqubaError):

@@ -4,6 +4,8 @@ from taquba.database._config import DatabaseConfig as DatabaseConfig
 from taquba.database._config import DatabaseStatistics as DatabaseStatistics
 from taquba.database._database import Database as Database
 from taquba.database._database import Transaction as Transaction
+from taquba.database._export import Exported as Exported
+from taquba.database._export import export_state as export_state
 from taquba.database._schema import InvalidSchema as InvalidSchema
 from taquba.database._schema import SchemaModule as SchemaModule
 from taquba.database._state import Execute as Execute
@@ -14,8 +16,10 @@ __all__ = [
     "DatabaseConfig",
     "DatabaseStatistics",
     "Execute",
+    "Exported",
     "InvalidSchema",
     "Rows",
     "SchemaModule",
     "Transaction",
+    "export_state",
 ]

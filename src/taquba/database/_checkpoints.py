@@ -36,6 +36,13 @@ _SMALL_SHARE = 16
 """Many small entries justify a checkpoint with this much less of the usual share."""
 
 
+def latest(one: int | None, other: int | None) -> int | None:
+    """The later of two times, either of which may not be known."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
 class _Copied(NamedTuple):
     """A finished copy: its place in the journal, and what was counted at that moment."""
 
@@ -43,6 +50,7 @@ class _Copied(NamedTuple):
     entries: int
     bytes: int
     modules: dict[str, int]
+    committed_at_ms: int | None
 
 
 class _Copy:
@@ -107,6 +115,7 @@ class Checkpointer:
         base: Checkpoint | None,
         entries: int,
         size: int,
+        committed_at_ms: int | None,
     ) -> None:
         self._store = store
         self._state = state
@@ -124,6 +133,8 @@ class Checkpointer:
         """Journal entries since the last checkpoint."""
         self.bytes = size
         """Bytes of those entries."""
+        self.committed_at_ms = committed_at_ms
+        """The latest commit time of all entries ever."""
         self.seq = None if base is None else base.position.seq
         """Place of the newest checkpoint."""
         self.taken = 0
@@ -141,6 +152,7 @@ class Checkpointer:
         """An entry was sealed, and the state is exactly `position` now."""
         self.entries += 1
         self.bytes += size
+        self.committed_at_ms = latest(self.committed_at_ms, self._journal.committed_at_ms)
         if self._copy is not None:
             self.clean(position)
         elif self.entries % 16 == 0 or self.bytes >= self._config.checkpoint_bytes:
@@ -150,7 +162,9 @@ class Checkpointer:
         """Nothing is open, and the state is exactly `position` now."""
         running = self._copy
         if running is not None and running.step():
-            running.copied = _Copied(position, self.entries, self.bytes, self._state.versions())
+            running.copied = _Copied(
+                position, self.entries, self.bytes, self._state.versions(), self.committed_at_ms
+            )
 
     def failed(self, error: TaqubaError) -> None:
         """The journal stopped: so does every checkpoint that is being taken."""
@@ -240,6 +254,7 @@ class Checkpointer:
             created_at_ms=self._clock.now_ms(),
             writer=self._journal.writer_id,
             content=contents.to_json(),
+            committed_at_ms=copied.committed_at_ms,
         )
         await publish_checkpoint(self._store, checkpoint)
         self.entries -= copied.entries

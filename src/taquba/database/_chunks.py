@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from taquba.errors import CorruptStore, ObjectNotFound
 from taquba.objectstore import ObjectStore
 
-__all__ = ["ChunkStore", "Contents"]
+__all__ = ["CHUNK_PREFIX", "ChunkStore", "Contents"]
 
 CHUNK_PREFIX = "chunks/"
 _LEVEL = 1

@@ -175,6 +175,7 @@ class Database:
             base=machine.base,
             entries=machine.replayed_entries,
             size=machine.replayed_bytes,
+            committed_at_ms=machine.committed_at_ms,
         )
         database = cls(machine, journal, checkpointer)
         machine.attach(journal, checkpointer, database._failed)

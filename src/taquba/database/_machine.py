@@ -11,6 +11,7 @@ import apsw
 
 from taquba._msgpack import pack, unpack
 from taquba.database._body import BODY_VERSION
+from taquba.database._checkpoints import latest
 from taquba.database._chunks import ChunkStore, Contents
 from taquba.database._schema import SchemaModule
 from taquba.database._scratch import scratch_folder
@@ -45,6 +46,8 @@ class Machine:
         """The checkpoint that the state was loaded from."""
         self.replayed_entries = 0
         self.replayed_bytes = 0
+        self.committed_at_ms: int | None = None
+        """The latest commit time of what was loaded and replayed."""
         self._sealed_size = 0
 
     @property
@@ -96,6 +99,7 @@ class Machine:
         self._state = None
         self.base = checkpoint
         self.replayed_entries = self.replayed_bytes = 0
+        self.committed_at_ms = None if checkpoint is None else checkpoint.as_of_ms
         state = State(self._config.cache_bytes)
         try:
             if checkpoint is None:
@@ -137,6 +141,7 @@ class Machine:
         if self.state.apply(f"journal entry {entry.seq}", entry.body):
             # A module that was added later is in nobody's metadata.
             self._check_versions(self.state.versions())
+        self.committed_at_ms = latest(self.committed_at_ms, entry.committed_at_ms)
         self.replayed_entries += 1
         self.replayed_bytes += len(entry.body)
 

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import apsw
 
-from taquba.database._body import decode_body, encode_body
+from taquba.database._apply import apply_body
+from taquba.database._body import encode_body
 from taquba.database._schema import MODULES_TABLE, InvalidSchema, check_tables, table_names
-from taquba.errors import CorruptStore, InvalidState
+from taquba.errors import InvalidState
 
 __all__ = ["Execute", "Rows", "State"]
 
@@ -224,39 +225,11 @@ class State:
         Raises:
             CorruptStore: It does not fit this state.
         """
-        statements, patchset = decode_body(name, body)
-        try:
-            for statement in statements:
-                self.execute(statement).fetchall()
-            if statements:
-                self.tables_changed()
-            if patchset:
-                self._apply_patchset(name, patchset)
-        except apsw.Error as error:
-            raise CorruptStore(f"{name} does not apply to the state before it: {error}") from error
+        tables = apply_body(self.connection, self._tables, name, body)
+        if tables is not None:
+            self.tables_changed()
         self._changes = self.connection.total_changes()
-        return bool(statements)
-
-    def _apply_patchset(self, name: str, patchset: bytes) -> None:
-        problems: list[str] = []
-
-        def known(table: str) -> bool:
-            # SQLite itself would silently skip the changes of a table that is not there.
-            if table not in self._tables:
-                problems.append(f"there is no table {table!r}")
-            return table in self._tables
-
-        def conflict(reason: int, change: apsw.TableChange) -> int:
-            kind = apsw.mapping_session_conflict.get(reason, reason)
-            problems.append(f"{change.op} in table {change.name!r}: {kind}")
-            return apsw.SQLITE_CHANGESET_ABORT
-
-        with contextlib.suppress(apsw.AbortError):  # what `conflict` asked for
-            apsw.Changeset.apply(patchset, self.connection, filter=known, conflict=conflict)
-        if problems:
-            raise CorruptStore(
-                f"{name} does not apply to the state before it: {'; '.join(problems[:3])}"
-            )
+        return tables is not None
 
     # -- looking ----------------------------------------------------------------------------
 

@@ -6,10 +6,16 @@ what no checkpoint needs. What entries and checkpoints contain is their owner's 
 
 from __future__ import annotations
 
-from taquba.journal._checkpoint import Checkpoint, newest_checkpoint, publish_checkpoint
+from taquba.journal._checkpoint import (
+    Checkpoint,
+    newest_checkpoint,
+    publish_checkpoint,
+    read_checkpoint,
+)
 from taquba.journal._collect import Collected, collect
 from taquba.journal._config import JournalConfig, JournalStatistics
 from taquba.journal._entry import Entry, Kind
+from taquba.journal._history import checkpoint_as_of, checkpoints
 from taquba.journal._journal import Journal
 from taquba.journal._machine import StateMachine
 from taquba.journal._position import START, EpochMark, JournalGap, Position
@@ -28,8 +34,11 @@ __all__ = [
     "Kind",
     "Position",
     "StateMachine",
+    "checkpoint_as_of",
+    "checkpoints",
     "collect",
     "newest_checkpoint",
     "publish_checkpoint",
+    "read_checkpoint",
     "replay",
 ]

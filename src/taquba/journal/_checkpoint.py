@@ -38,12 +38,20 @@ class Checkpoint:
         created_at_ms: Wall-clock time of its writer.
         writer: Hex id of its writer.
         content: What the state machine needs to restore itself; must survive JSON.
+        committed_at_ms: The latest commit time of all entries before it, by their writers'
+            clocks. `None` if there are none, or if nobody noted it.
     """
 
     position: Position
     created_at_ms: int
     writer: str
     content: dict[str, Any] = field(default_factory=dict[str, Any])
+    committed_at_ms: int | None = None
+
+    @property
+    def as_of_ms(self) -> int:
+        """A time at which all that it holds was committed."""
+        return self.created_at_ms if self.committed_at_ms is None else self.committed_at_ms
 
 
 def checkpoint_key(seq: int) -> str:
@@ -133,6 +141,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         "digest": position.digest.hex(),
         "window": position.window,
         "epochs": [[mark.seq, mark.epoch, mark.resume_at] for mark in position.epochs],
+        "committed_at_ms": checkpoint.committed_at_ms,
         "created_at_ms": checkpoint.created_at_ms,
         "writer": checkpoint.writer,
         "content": checkpoint.content,
@@ -181,6 +190,7 @@ def decode_checkpoint(key: str, data: bytes) -> Checkpoint:
             created_at_ms=_number(manifest["created_at_ms"]),
             writer=str(manifest["writer"]),
             content=dict(manifest["content"]),
+            committed_at_ms=_number_or_none(manifest.get("committed_at_ms")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(key, f"it lacks a field, or one has the wrong type ({error!r})") from None
@@ -205,6 +215,10 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a whole number")
     return value
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else _number(value)
 
 
 def _self_digest(manifest: dict[str, Any]) -> str:

@@ -49,6 +49,7 @@ class Journal:
         self._config = config
         self._writer = writer
         self._position = position
+        self._committed_at_ms: int | None = None
         self._loop = asyncio.get_running_loop()
         self._create_future = self._loop.create_future
         self._tasks = Supervisor(self._crashed)
@@ -252,17 +253,19 @@ class Journal:
             if body is None:
                 self._finish_empty_batch(ticket)
                 return
+            now_ms = self._clock.now_ms()
             data, digest = encode_entry(
                 kind=Kind.ORDINARY,
                 epoch=position.epoch,
                 seq=position.seq,
                 writer=self._writer,
                 previous=position.digest,
-                committed_at_ms=self._clock.now_ms(),
+                committed_at_ms=now_ms,
                 window=position.window,
                 durable_before=self._stored_before,
                 body=body,
             )
+            self._committed_at_ms = now_ms
             self._position = Position(
                 position.seq + 1, position.epoch, digest, position.window, position.epochs
             )
@@ -330,6 +333,11 @@ class Journal:
     def position(self) -> Position:
         """The place after the last sealed entry."""
         return self._position
+
+    @property
+    def committed_at_ms(self) -> int | None:
+        """Commit time of the last entry that was sealed here, if one was."""
+        return self._committed_at_ms
 
     @property
     def epoch(self) -> int:
