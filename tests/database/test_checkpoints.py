@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import shutil
 import threading
 import time
@@ -267,6 +268,38 @@ async def test_content_that_was_collected_is_uploaded_again_when_it_comes_back()
             assert dump(again)["items"] == [(1, value, None)]
         assert set(await keys(store, "chunks/")) == chunks
     assert database.statistics().chunks_reused, "nothing was the same: the test shows nothing"
+    await database.close()
+
+
+async def test_a_checkpoint_whose_first_attempt_only_seemed_to_fail_keeps_its_chunks() -> None:
+    """The manifest that is there stays, and it may name other chunks than the second attempt's."""
+
+    class Forgetful(MemoryStore):
+        forget = False
+
+        async def create(self, key: str, data: bytes) -> None:
+            await super().create(key, data)
+            if self.forget and key.startswith("checkpoints/"):
+                self.forget = False
+                raise StoreUnavailable("the answer was lost, and so was each that was sent again")
+
+    store = Forgetful()
+    config = dataclasses.replace(LAZY, keep_checkpoints=1, chunk_size=4096)
+    database = await open_database(store, config=config)
+    for i in range(30):
+        await put(database, i, bytes([i]) * 500)
+    store.forget = True
+    with pytest.raises(StoreUnavailable):
+        await database.checkpoint()
+    # What the second attempt copies is the same, but cut into other chunks.
+    database._checkpointer._config = dataclasses.replace(config, chunk_size=8192)
+    await database.checkpoint()
+    async with opened(_copied(store)) as again:
+        assert dump(again) == dump(database)
+    await put(database, 7, b"changed")
+    await database.checkpoint()
+    async with opened(_copied(store)) as again:
+        assert dump(again) == dump(database)
     await database.close()
 
 

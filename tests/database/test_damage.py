@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from taquba._msgpack import pack
 from taquba.clock import ManualClock
+from taquba.database import DatabaseConfig
+from taquba.database._packs import Pack, chunk_key, decode_pack, encode_pack
 from taquba.errors import CorruptStore, Fenced, IncompatibleStore
-from taquba.journal import Journal
+from taquba.journal import Journal, newest_checkpoint
+from taquba.journal._checkpoint import checkpoint_key, encode_checkpoint
 from taquba.objectstore import MemoryStore
 
 from .harness import dump, keys, open_database, opened, put
@@ -18,20 +23,40 @@ from .harness import dump, keys, open_database, opened, put
 pytestmark = pytest.mark.anyio
 
 
+def _other_content_of_the_same_size(data: bytes) -> bytes:
+    raw = bytearray(zlib.decompress(data))
+    for i in range(1, len(raw)):
+        raw[-i] ^= 1
+        other = zlib.compress(raw, 1)
+        if len(other) == len(data):
+            return other
+    raise AssertionError("there is none")
+
+
+_SMALL_PACKS = DatabaseConfig(
+    checkpoint_bytes=2**40, checkpoint_entries=2**40, keep_checkpoints=1, chunk_size=4096
+)
+
+
 async def _checkpointed() -> MemoryStore:
+    """A store whose checkpoint has several packs, some of which override others."""
     store = MemoryStore()
-    async with opened(store) as database:
+    async with opened(store, config=_SMALL_PACKS) as database:
         for i in range(50):
             await put(database, i, b"value" * 100)
         await database.checkpoint()
+        await put(database, 7, b"other" * 100)
+        await database.checkpoint()
+        statistics = database.statistics()
+        assert statistics.chunks_reused
         await put(database, 100, b"tail")
     return store
 
 
-@pytest.mark.parametrize("how", ["flip", "truncate", "empty", "other", "delete"])
+@pytest.mark.parametrize("how", ["flip", "truncate", "longer", "empty", "other", "swap", "delete"])
 async def test_a_damaged_chunk_is_named(how: str) -> None:
     store = await _checkpointed()
-    key = (await keys(store, "chunks/"))[0]
+    key, second = (await keys(store, "chunks/"))[:2]
     data = await store.get(key)
     before = await keys(store, "")
     match how:
@@ -39,16 +64,19 @@ async def test_a_damaged_chunk_is_named(how: str) -> None:
             await store.put(key, data[:50] + bytes([data[50] ^ 1]) + data[51:])
         case "truncate":
             await store.put(key, data[:-10])
+        case "longer":
+            await store.put(key, data + b"x")
         case "empty":
             await store.put(key, b"")
         case "other":
-            piece = bytearray(zlib.decompress(data))
-            piece[-1] ^= 1
-            await store.put(key, zlib.compress(piece))
+            await store.put(key, _other_content_of_the_same_size(data))
+        case "swap":
+            await store.put(key, await store.get(second))
+            await store.put(second, data)
         case _:
             await store.delete([key])
             before.remove(key)
-    with pytest.raises(CorruptStore, match=key):
+    with pytest.raises(CorruptStore, match=f"{key}|{second}" if how == "swap" else key):
         await open_database(store)
     assert await keys(store, "") == before, "nothing may be written to a damaged store"
 
@@ -66,10 +94,95 @@ async def test_a_damaged_manifest_is_named(how: str) -> None:
         data = b"[]"
     else:
         manifest = json.loads(data)
-        manifest["content"]["database"]["chunks"].pop()
+        manifest["content"]["database"]["packs"].pop()
         data = json.dumps(manifest).encode()
     await store.put(key, data)
     with pytest.raises(CorruptStore, match=key.removeprefix("checkpoints/").removesuffix(".json")):
+        await open_database(store)
+
+
+async def _reforge(store: MemoryStore, change: Callable[[dict[str, Any]], None]) -> str:
+    """Change what the newest manifest says of its database, and make its digest fit."""
+    checkpoint = await newest_checkpoint(store)
+    assert checkpoint is not None
+    change(checkpoint.content["database"])
+    await store.put(checkpoint_key(checkpoint.position.seq), encode_checkpoint(checkpoint))
+    return f"checkpoint {checkpoint.position.seq} "
+
+
+def _drop(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda database: database.pop(name)
+
+
+def _set(name: str, value: object) -> Callable[[dict[str, Any]], None]:
+    return lambda database: database.__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        *((_drop(name), "incomplete") for name in ("format", "size", "sha256", "packs", "epoch")),
+        (_set("packs", [{"sha256": "00"}]), "incomplete"),
+        (_set("packs", 7), "incomplete"),
+        (_set("packs", []), "cannot make up"),
+        (_set("size", -4096), "cannot make up"),
+        (_set("size", 2**30), "cannot make up"),
+        (_set("size", 5000), "cannot make up"),
+        (_set("block_size", 0), "incomplete"),
+        (_set("sha256", "0" * 64), "make up a file with sha256"),
+        (lambda database: database["packs"].reverse(), "make up a file with sha256"),
+        (lambda database: database["packs"].extend(database["packs"][:-1]), "with sha256"),
+        (lambda database: database["packs"].pop(), "with sha256|cannot|no pack holds"),
+    ],
+)
+async def test_a_manifest_that_does_not_make_sense_is_named(
+    change: Callable[[dict[str, Any]], None], complaint: str
+) -> None:
+    store = await _checkpointed()
+    name = await _reforge(store, change)
+    with pytest.raises(CorruptStore, match=f"^{name}.*({complaint})"):
+        await open_database(store)
+
+
+async def test_a_database_of_a_newer_format_is_refused() -> None:
+    store = await _checkpointed()
+    await _reforge(store, _set("format", 3))
+    with pytest.raises(IncompatibleStore, match="format 3.*upgrade"):
+        await open_database(store)
+
+
+@pytest.mark.parametrize(
+    ("renumber", "complaint"),
+    [
+        (lambda places: places[::-1], "not in order"),
+        (lambda places: [places[0]] * len(places), "not in order"),
+        (lambda places: [place + 1 for place in places], "no pack holds its block"),
+        (lambda places: [place + 2**20 for place in places], "no pack holds its block"),
+        (lambda places: [*places[:-1], places[-1] + 2**31], "no pack holds its block"),
+    ],
+)
+async def test_wrong_places_in_a_chunk_are_found(
+    renumber: Callable[[list[int]], list[int]], complaint: str
+) -> None:
+    """Even if every digest fits: a writer that errs must not be believed."""
+    store = await _checkpointed()
+
+    async def forge(database: dict[str, Any]) -> str:
+        listed = database["packs"][0]
+        pack = Pack(listed["sha256"], listed["blocks"], listed["bytes"])
+        key = chunk_key(database["epoch"], pack.digest)
+        places, blocks = decode_pack(pack, key, await store.get(key), database["block_size"], "")
+        forged, data = encode_pack(renumber(list(places)), bytes(blocks))
+        key = chunk_key(database["epoch"], forged.digest)
+        await store.put(key, data)
+        listed.update({"sha256": forged.digest, "bytes": forged.size})
+        return key
+
+    checkpoint = await newest_checkpoint(store)
+    assert checkpoint is not None
+    key = await forge(checkpoint.content["database"])
+    name = await _reforge(store, lambda database: database.update(checkpoint.content["database"]))
+    with pytest.raises(CorruptStore, match=f"({key}|^{name}).*{complaint}"):
         await open_database(store)
 
 

@@ -145,6 +145,10 @@ class Checkpointer:
         return self._chunks.uploaded
 
     @property
+    def bytes_uploaded(self) -> int:
+        return self._chunks.uploaded_bytes
+
+    @property
     def chunks_reused(self) -> int:
         return self._chunks.reused
 
@@ -256,13 +260,19 @@ class Checkpointer:
             content=contents.to_json(),
             committed_at_ms=copied.committed_at_ms,
         )
-        await publish_checkpoint(self._store, checkpoint)
+        published = await publish_checkpoint(self._store, checkpoint)
+        if published.content == checkpoint.content:
+            self._chunks.published()
+        else:
+            # An attempt that seemed to fail had stored it, and it consists of other packs.
+            self._chunks.forget()
+            contents = Contents.from_json(f"checkpoint {copied.position.seq}", published.content)
         self.entries -= copied.entries
         self.bytes -= copied.bytes
         self.seq = copied.position.seq
         self.taken += 1
         self._kept.append(contents)
-        await self._collect(checkpoint)
+        await self._collect(published)
 
     async def _make_copy(self, path: str) -> _Copied:
         running = _Copy(self._state, path, self._config.pages_per_step)

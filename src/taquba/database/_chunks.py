@@ -1,29 +1,32 @@
-"""Checkpoint contents: a database file in content-addressed, compressed pieces.
+"""Checkpoint contents: a database file as packs of blocks, of which later ones override earlier.
 
-A piece's key begins with the epoch of the writer that stored it, and a writer refers only to
-pieces of its own epoch. A writer that was replaced without knowing it may still collect its
-own pieces; so nobody ever builds on another epoch's.
+A pack's key begins with the epoch of the writer that stored it, and a writer refers only to
+packs of its own epoch. A writer that was replaced without knowing it may still collect its
+own packs; so nobody ever builds on another epoch's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
-from taquba.errors import CorruptStore, ObjectNotFound
+from taquba.database._blocks import BLOCK, Blocks, Plan, Scan
+from taquba.database._packs import CHUNK_PREFIX, Pack, chunk_key, decode_pack, encode_pack
+from taquba.errors import CorruptStore, IncompatibleStore, ObjectNotFound
 from taquba.objectstore import ObjectStore
 
 __all__ = ["CHUNK_PREFIX", "ChunkStore", "Contents"]
 
-CHUNK_PREFIX = "chunks/"
-_LEVEL = 1
-"""zlib's fastest: checkpoints should not take the processor from the work."""
+_FORMAT = 2
 _BATCH = 500
+_READ = 512 * 1024
+"""Bytes that are looked at before others get the processor again."""
+_NOBODY = -1
 
 T = TypeVar("T")
 
@@ -34,22 +37,31 @@ class Contents:
 
     size: int
     """Bytes of the file."""
-    chunk_size: int
-    """Bytes of each piece but the last."""
+    digest: str
+    """Hex sha256 of the file."""
+    block_size: int
+    """Bytes of each block."""
     epoch: int
-    """Whose pieces they are."""
-    digests: tuple[str, ...]
-    """Hex sha256 of each piece as it is in the file."""
+    """Whose packs they are."""
+    packs: tuple[Pack, ...]
+    """The packs that hold the blocks; of several that hold one the last counts."""
     modules: dict[str, int]
     """Versions of the schema modules."""
+    name: str = field(default="a checkpoint", compare=False)
+    """For errors."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "database": {
+                "format": _FORMAT,
                 "size": self.size,
-                "chunk_size": self.chunk_size,
+                "sha256": self.digest,
+                "block_size": self.block_size,
                 "epoch": self.epoch,
-                "chunks": list(self.digests),
+                "packs": [
+                    {"sha256": pack.digest, "blocks": pack.blocks, "bytes": pack.size}
+                    for pack in self.packs
+                ],
             },
             "modules": self.modules,
         }
@@ -60,111 +72,142 @@ class Contents:
 
         Raises:
             CorruptStore: Something is missing or has the wrong type.
+            IncompatibleStore: A newer taquba wrote it.
         """
         try:
             database = cast("dict[str, Any]", content["database"])
+            newer = int(database["format"]) > _FORMAT
+            if newer:
+                raise IncompatibleStore(
+                    f"{name} has a database of format {database['format']}, and this process "
+                    f"reads up to {_FORMAT}: upgrade taquba here. Nothing was changed"
+                )
             contents = cls(
                 size=int(database["size"]),
-                chunk_size=int(database["chunk_size"]),
+                digest=str(database["sha256"]),
+                block_size=int(database["block_size"]),
                 epoch=int(database["epoch"]),
-                digests=tuple(str(digest) for digest in database["chunks"]),
+                packs=tuple(
+                    Pack(str(pack["sha256"]), int(pack["blocks"]), int(pack["bytes"]))
+                    for pack in database["packs"]
+                ),
                 modules={str(k): int(v) for k, v in content["modules"].items()},
+                name=name,
             )
-            expected = -(-contents.size // contents.chunk_size)
+            partial = contents.size % contents.block_size
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise CorruptStore(f"{name} is damaged: it is incomplete ({error!r})") from error
-        if expected != len(contents.digests):
+        blocks = contents.size // contents.block_size
+        if partial or blocks < 0 or sum(pack.blocks for pack in contents.packs) < blocks:
             raise CorruptStore(
-                f"{name} is damaged: it lists {len(contents.digests)} chunks, not {expected}"
+                f"{name} is damaged: its packs cannot make up a file of {contents.size} bytes"
             )
         return contents
 
+    @property
+    def stored(self) -> int:
+        """Bytes of all its packs, as they are stored."""
+        return sum(pack.size for pack in self.packs)
+
     def chunk_keys(self) -> set[str]:
-        """Keys of all its pieces."""
-        return {chunk_key(self.epoch, digest) for digest in self.digests}
+        """Keys of all its packs."""
+        return {chunk_key(self.epoch, pack.digest) for pack in self.packs}
 
 
 class ChunkStore:
-    """Moves database files to and from the store, in pieces."""
+    """Moves database files to and from the store, in packs."""
 
     def __init__(self, store: ObjectStore, *, transfers: int) -> None:
         self._store = store
         self._transfers = transfers
-        self._present: set[str] = set()
-        """Keys of pieces that this writer has stored."""
+        self._published = Blocks()
+        self._pending: Blocks | None = None
         self.uploaded = 0
+        self.uploaded_bytes = 0
         self.reused = 0
 
     async def upload(
         self, path: str, *, epoch: int, chunk_size: int, modules: dict[str, int]
     ) -> Contents:
-        """Store the pieces of a file that are not there yet."""
+        """Store what changed in a file since the last one that was `published`."""
+        self._pending = None
         size = os.path.getsize(path)
-        count = -(-size // chunk_size)
+        scan = Scan(self._published)
+        with open(path, "rb") as file:
+            for _ in range(0, size, _READ):
+                await asyncio.to_thread(_feed, scan, file)
+            plan = await asyncio.to_thread(
+                Plan, self._published, scan, pack_blocks=max(1, chunk_size // BLOCK)
+            )
+            packs = await self._store_packs(file, plan, epoch)
+        self._pending = await asyncio.to_thread(plan.done, packs)
+        self.reused += len(plan.kept)
+        return Contents(
+            size=size,
+            digest=scan.file_digest(),
+            block_size=BLOCK,
+            epoch=epoch,
+            packs=self._pending.packs,
+            modules=modules,
+        )
+
+    async def _store_packs(self, file: BinaryIO, plan: Plan, epoch: int) -> list[Pack]:
         # Many requests at a time hide the store's latency. Many threads that compress would
         # only keep the event loop from getting the processor.
         processor = asyncio.Lock()
 
-        async def send(index: int) -> str:
+        async def send(places: array[int]) -> Pack:
             async with processor:
-                digest, compressed = await asyncio.to_thread(
-                    self._prepare, path, index * chunk_size, chunk_size, epoch
-                )
-            if compressed is None:
-                self.reused += 1
-            else:
-                key = chunk_key(epoch, digest)
-                await self._store.put(key, compressed)
-                self._present.add(key)
-                self.uploaded += 1
-            return digest
+                pack, data = await asyncio.to_thread(_read_pack, file, places)
+            await self._store.put(chunk_key(epoch, pack.digest), data)
+            self.uploaded += 1
+            self.uploaded_bytes += pack.size
+            return pack
 
-        digests = await _in_order(send, count, self._transfers)
-        return Contents(
-            size=size,
-            chunk_size=chunk_size,
-            epoch=epoch,
-            digests=tuple(digests),
-            modules=modules,
-        )
+        return await _in_order(send, plan.groups(), self._transfers)
 
-    def _prepare(self, path: str, start: int, length: int, epoch: int) -> tuple[str, bytes | None]:
-        """Digest of a piece, and its compressed bytes if it is not stored yet; in a thread."""
-        with open(path, "rb") as file:
-            file.seek(start)
-            data = file.read(length)
-        digest = sha256(data).hexdigest()
-        if chunk_key(epoch, digest) in self._present:
-            return digest, None
-        return digest, zlib.compress(data, _LEVEL)
+    def published(self) -> None:
+        """What was uploaded last is part of a checkpoint now: the next upload builds on it."""
+        assert self._pending is not None
+        self._published, self._pending = self._pending, None
+
+    def forget(self) -> None:
+        """No checkpoint that stays consists of what was uploaded: the next upload is whole."""
+        self._published, self._pending = Blocks(), None
 
     async def download(self, contents: Contents, path: str) -> None:
-        """Write the file that these pieces are.
+        """Write the file that these packs make up.
 
         Raises:
-            CorruptStore: A piece is missing or damaged; the message names it.
+            CorruptStore: A pack is missing or damaged; the message names it.
         """
-        with open(path, "wb") as file:
-            file.truncate(contents.size)
+        file = _File(path, contents)
+        try:
+            writing = asyncio.Lock()
 
-        async def fetch(index: int) -> None:
-            digest = contents.digests[index]
-            key = chunk_key(contents.epoch, digest)
-            try:
-                data = await self._store.get(key)
-            except ObjectNotFound as error:
-                raise CorruptStore(
-                    f"chunk {key!r} of the newest checkpoint is missing. Restore the object from "
-                    "a backup or an older object version"
-                ) from error
-            start = index * contents.chunk_size
-            length = min(contents.chunk_size, contents.size - start)
-            await asyncio.to_thread(_write_piece, path, start, length, key, digest, data)
+            async def fetch(index: int) -> None:
+                pack = contents.packs[index]
+                key = chunk_key(contents.epoch, pack.digest)
+                try:
+                    data = await self._store.get(key)
+                except ObjectNotFound as error:
+                    raise CorruptStore(
+                        f"chunk {key!r} of {contents.name} is missing. Restore the object "
+                        "from a backup or an older object version"
+                    ) from error
+                places, blocks = await asyncio.to_thread(
+                    decode_pack, pack, key, data, contents.block_size, contents.name
+                )
+                async with writing:
+                    await asyncio.to_thread(file.write, index, places, blocks)
 
-        await _in_order(fetch, len(contents.digests), self._transfers)
+            await _in_order(fetch, iter(range(len(contents.packs))), self._transfers)
+            await asyncio.to_thread(file.check)
+        finally:
+            file.close()
 
     async def collect(self, epoch: int, kept: Iterable[Contents]) -> int:
-        """Delete every piece up to `epoch` that no kept checkpoint needs; how many."""
+        """Delete every pack up to `epoch` that no kept checkpoint needs; how many."""
         needed = {key for contents in kept for key in contents.chunk_keys()}
         doomed: list[str] = []
         count = 0
@@ -185,52 +228,102 @@ class ChunkStore:
 
     async def _delete(self, keys: list[str]) -> int:
         if keys:
-            self._present.difference_update(keys)
             await self._store.delete(keys)
         return len(keys)
 
 
-def chunk_key(epoch: int, digest: str) -> str:
-    return f"{CHUNK_PREFIX}{epoch:010d}-{digest}"
+class _File:
+    """A file that is made up of packs, which may come in any order."""
+
+    def __init__(self, path: str, contents: Contents) -> None:
+        self._contents = contents
+        self._count = contents.size // contents.block_size
+        self._owners = array("i", [_NOBODY]) * self._count
+        self._file = open(path, "w+b")  # noqa: SIM115 - `close` closes it
+        self._file.truncate(contents.size)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def write(self, index: int, places: array[int], blocks: memoryview) -> None:
+        """Write the blocks of pack `index` that no later pack overrides."""
+        size, owners, count = self._contents.block_size, self._owners, self._count
+
+        def counts(place: int) -> bool:
+            if place >= count or owners[place] > index:
+                return False
+            owners[place] = index
+            return True
+
+        for start, end in _runs(places, counts):
+            self._file.seek(places[start] * size)
+            self._file.write(blocks[start * size : end * size])
+
+    def check(self) -> None:
+        """Whether it is the file that was uploaded."""
+        contents = self._contents
+        if _NOBODY in self._owners:
+            missing = self._owners.index(_NOBODY)
+            raise CorruptStore(f"{contents.name} is damaged: no pack holds its block {missing}")
+        digest = sha256()
+        self._file.seek(0)
+        while data := self._file.read(_READ):
+            digest.update(data)
+        if digest.hexdigest() != contents.digest:
+            raise CorruptStore(
+                f"{contents.name} is damaged: its packs make up a file with sha256 "
+                f"{digest.hexdigest()}, not {contents.digest}"
+            )
 
 
-def _write_piece(path: str, start: int, length: int, key: str, digest: str, data: bytes) -> None:
-    try:
-        piece = zlib.decompress(data)
-    except zlib.error as error:
-        raise _damaged(key, f"it cannot be decompressed ({error})") from error
-    if sha256(piece).hexdigest() != digest:
-        raise _damaged(key, "its content does not match its name")
-    if len(piece) != length:
-        raise _damaged(key, f"it has {len(piece)} bytes instead of {length}")
-    with open(path, "r+b") as file:
-        file.seek(start)
-        file.write(piece)
+def _runs(
+    places: array[int], counts: Callable[[int], bool] = lambda place: True
+) -> Iterator[tuple[int, int]]:
+    """Ranges of indexes whose places lie next to each other and count."""
+    start = previous = -2
+    for index, place in enumerate(places):
+        if not counts(place):
+            continue
+        if index != previous + 1 or place != places[previous] + 1:
+            if start >= 0:
+                yield start, previous + 1
+            start = index
+        previous = index
+    if start >= 0:
+        yield start, previous + 1
 
 
-def _damaged(key: str, reason: str) -> CorruptStore:
-    return CorruptStore(
-        f"chunk {key!r} of the newest checkpoint is damaged: {reason}. Restore the object from a "
-        "backup or an older object version"
-    )
+def _feed(scan: Scan, file: BinaryIO) -> None:
+    scan.feed(file.read(_READ))
 
 
-async def _in_order(work: Callable[[int], Awaitable[T]], count: int, at_once: int) -> list[T]:
-    """The results of ``work(0)`` … ``work(count - 1)``, some of them under way at a time."""
+def _read_pack(file: BinaryIO, places: array[int]) -> tuple[Pack, bytes]:
+    """The pack of these blocks of a file; in a thread."""
+    parts: list[bytes] = []
+    for start, end in _runs(places):
+        file.seek(places[start] * BLOCK)
+        parts.append(file.read((end - start) * BLOCK))
+    return encode_pack(places, b"".join(parts))
+
+
+async def _in_order(
+    work: Callable[[Any], Awaitable[T]], items: Iterator[Any], at_once: int
+) -> list[T]:
+    """The results of `work` on each item, some of them under way at a time."""
     results: dict[int, T] = {}
-    indexes = iter(range(count))
+    numbered = enumerate(items)
 
     async def worker() -> None:
-        for index in indexes:
-            results[index] = await work(index)
+        for index, item in numbered:
+            results[index] = await work(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(at_once, count)):
+            for _ in range(at_once):
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from None
-    return [results[index] for index in range(count)]
+    return [results[index] for index in range(len(results))]
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -28,8 +28,8 @@ class DatabaseConfig:
     """Journal entries after which a much smaller share is enough."""
     keep_checkpoints: int = 2
     """Checkpoints that are kept; what only older ones need is deleted. At least 1."""
-    chunk_size: int = 256 * 1024
-    """Bytes of database in one object of a checkpoint, 4 KiB to 16 MiB."""
+    chunk_size: int = 1024 * 1024
+    """Bytes of database in one object of a checkpoint at most, 4 KiB to 16 MiB."""
     pages_per_step: int = 256
     """Pages (of 4 KiB) that a checkpoint copies before it lets others go on."""
     transfers: int = 8
@@ -66,6 +66,8 @@ class DatabaseStatistics:
     checkpoints: int
     """Checkpoints taken."""
     chunks_uploaded: int
-    """Chunks of those checkpoints that had changed."""
+    """Chunks that were written for those checkpoints."""
     chunks_reused: int
-    """Chunks that the checkpoint before had already."""
+    """Chunks that a checkpoint took over from the one before it."""
+    checkpoint_bytes: int
+    """Bytes of the chunks that were written, as they are stored."""

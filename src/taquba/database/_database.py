@@ -311,6 +311,7 @@ class Database:
             checkpoints=checkpointer.taken,
             chunks_uploaded=checkpointer.chunks_uploaded,
             chunks_reused=checkpointer.chunks_reused,
+            checkpoint_bytes=checkpointer.bytes_uploaded,
         )
 
     # -- the end ----------------------------------------------------------------------------

@@ -107,10 +107,13 @@ async def newest_checkpoint(store: ObjectStore) -> Checkpoint | None:
     raise _damaged(checkpoint_key(seq), "it is listed, and yet cannot be read")
 
 
-async def publish_checkpoint(store: ObjectStore, checkpoint: Checkpoint) -> None:
+async def publish_checkpoint(store: ObjectStore, checkpoint: Checkpoint) -> Checkpoint:
     """Make a checkpoint visible. Call it only when every entry before its seq is stored.
 
     Publishing the same place twice is fine; the first manifest stays.
+
+    Returns:
+        The checkpoint that is visible at this place now; its content may be another's.
 
     Raises:
         CorruptStore: Another history has a checkpoint at this place.
@@ -122,12 +125,16 @@ async def publish_checkpoint(store: ObjectStore, checkpoint: Checkpoint) -> None
         await store.create(key, encode_checkpoint(checkpoint))
     except ObjectExists:
         found = await read_checkpoint(store, seq)
-        if found is not None and found.position != checkpoint.position:
+        if found is None:
+            return checkpoint  # collected meanwhile
+        if found.position != checkpoint.position:
             raise _damaged(
                 key,
                 f"its entries end with digest {found.position.digest.hex()}, ours with "
                 f"{checkpoint.position.digest.hex()}",
             ) from None
+        return found
+    return checkpoint
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
