@@ -235,7 +235,7 @@ async def test_no_credentials_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    with pytest.raises(StoreAccessDenied, match="NoCredentialsError"):
+    with pytest.raises(StoreAccessDenied, match="NoCredentialsError.*AWS_ACCESS_KEY_ID"):
         await open_store("s3://bucket/app", endpoint_url="http://127.0.0.1:9")
 
 

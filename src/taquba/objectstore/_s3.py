@@ -19,7 +19,7 @@ from taquba.errors import (
 )
 from taquba.objectstore._bucket import kind_of_status
 
-__all__ = ["S3Driver", "s3_filesystem"]
+__all__ = ["CREDENTIALS_HINT", "S3Driver", "kind_of_code", "s3_filesystem"]
 
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
@@ -36,6 +36,7 @@ _SETTINGS: dict[str, Any] = {
 _OURS = ("asynchronous", "loop", "skip_instance_cache", "use_listings_cache")
 
 _DENIED = {
+    "AccessDenied",
     "AuthorizationHeaderMalformed",
     "ExpiredToken",
     "InvalidAccessKeyId",
@@ -43,6 +44,13 @@ _DENIED = {
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
 }
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}
+
+CREDENTIALS_HINT = (
+    "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the storage options key and "
+    "secret, or run where the machine has a role"
+)
+
 _PASSING = {
     "BadDigest",
     "IncompleteBody",
@@ -185,9 +193,12 @@ class S3Driver:
             return error.kind(), str(error)
         status, code = _status_and_code(error)
         if status is not None:
-            return _kind_of_answer(status, code, operation), _words(error, status, code)
+            return kind_of_code(status, code, operation), _words(error, status, code)
         kind = _kind_without_answer(error)
-        return None if kind is None else (kind, f"{type(error).__name__}: {error}")
+        if kind is None:
+            return None
+        hint = CREDENTIALS_HINT if type(error).__name__ in _NO_CREDENTIALS else ""
+        return kind, f"{type(error).__name__}: {error}{hint}"
 
 
 class _NotDeleted(Exception):
@@ -204,7 +215,7 @@ class _NotDeleted(Exception):
     def kind(self) -> type[StoreError]:
         if self.codes <= _PASSING:
             return StoreUnavailable
-        if self.codes & (_DENIED | {"AccessDenied"}):
+        if self.codes & _DENIED:
             return StoreAccessDenied
         return StoreError
 
@@ -236,7 +247,8 @@ def _status_and_code(error: BaseException) -> tuple[int | None, str]:
         return None, ""
 
 
-def _kind_of_answer(status: int, code: str, operation: str) -> type[StoreError]:
+def kind_of_code(status: int, code: str, operation: str) -> type[StoreError]:
+    """What an answer of S3 means, which may be a success as a whole with errors in it."""
     if code == "NoSuchBucket":
         return BucketNotFound
     if code in _DENIED:
