@@ -127,11 +127,10 @@ def _from_s3fs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _mapping(arguments: dict[str, Any], name: str) -> dict[str, Any]:
     """Take the option with this name out."""
-    value = arguments.pop(name, None)
+    value: Mapping[str, Any] | None = arguments.pop(name, None)
     if not isinstance(value, (Mapping, NoneType)):
         raise InvalidArgument(f"storage option {name} is {value!r}: give a mapping")
-    taken: Mapping[str, Any] = value or {}
-    return dict(taken)
+    return dict(value or {})
 
 
 class ObstoreDriver:
