@@ -173,12 +173,12 @@ PUBLIC = {
     """,
     "taquba.journal": """
         Checkpoint checkpoint_as_of checkpoints collect Collected Entry EpochMark Journal
-        JournalConfig JournalGap JournalStatistics Kind newest_checkpoint Position
-        publish_checkpoint read_checkpoint replay START StateMachine
+        JournalConfig JournalGap JournalStatistics Kind newest_checkpoint Overtaken Position
+        publish_checkpoint read_checkpoint replay START StateMachine Tail
     """,
     "taquba.database": """
         Database DatabaseConfig DatabaseStatistics Execute export_state Exported InvalidSchema
-        Rows SchemaModule Transaction
+        Lag Replica Rows SchemaModule Transaction
     """,
     "taquba.queue": """
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Handler Job JobState KeyValue

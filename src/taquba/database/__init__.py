@@ -6,6 +6,8 @@ from taquba.database._database import Database as Database
 from taquba.database._database import Transaction as Transaction
 from taquba.database._export import Exported as Exported
 from taquba.database._export import export_state as export_state
+from taquba.database._replica import Lag as Lag
+from taquba.database._replica import Replica as Replica
 from taquba.database._schema import InvalidSchema as InvalidSchema
 from taquba.database._schema import SchemaModule as SchemaModule
 from taquba.database._state import Execute as Execute
@@ -18,6 +20,8 @@ __all__ = [
     "Execute",
     "Exported",
     "InvalidSchema",
+    "Lag",
+    "Replica",
     "Rows",
     "SchemaModule",
     "Transaction",

@@ -1,7 +1,8 @@
 """A fenced, group-committed, pipelined log of opaque entries on an object store.
 
-`Journal` writes it, `replay` reads it, `Checkpoint` says from where, and `collect` deletes
-what no checkpoint needs. What entries and checkpoints contain is their owner's business.
+`Journal` writes it, `replay` reads it, `Tail` goes on reading it, `Checkpoint` says from where,
+and `collect` deletes what no checkpoint needs. What entries and checkpoints contain is their
+owner's business.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from taquba.journal._journal import Journal
 from taquba.journal._machine import StateMachine
 from taquba.journal._position import START, EpochMark, JournalGap, Position
 from taquba.journal._replay import replay
+from taquba.journal._tail import Overtaken, Tail
 
 __all__ = [
     "START",
@@ -32,10 +34,12 @@ __all__ = [
     "JournalGap",
     "JournalStatistics",
     "Kind",
+    "Overtaken",
     "Position",
     "StateMachine",
     "checkpoint_as_of",
     "checkpoints",
+    "Tail",
     "collect",
     "newest_checkpoint",
     "publish_checkpoint",
