@@ -129,7 +129,7 @@ async def test_kinds_of_runner(kind: str) -> None:
         [async_function],
         type("Odd", (), {"run_step": 5})(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 async def test_what_is_no_runner(runner: Any) -> None:
     with pytest.raises(InvalidType, match="runner is"):
