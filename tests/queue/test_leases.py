@@ -274,6 +274,19 @@ async def test_nobody_s_time_runs_while_the_event_loop_stands_still(
     assert await queue.stats("q") == counts(done=1)
 
 
+async def test_a_stall_does_not_take_what_was_left_of_a_lease_that_was_about_to_end(
+    world: World, queue: Queue
+) -> None:
+    await queue.enqueue("q", b"")
+    claim = await take(queue, lease=1.5)
+    await world.clock.advance(1)
+    world.clock.stall(60)
+    await world.clock.advance(0.4)  # of the half second that was left
+    assert claim.is_live
+    await world.clock.advance(2)
+    assert not claim.is_live
+
+
 async def test_a_stall_does_not_extend_a_lease_for_ever(world: World, queue: Queue) -> None:
     await queue.enqueue("q", b"")
     claim = await take(queue, lease=10)

@@ -77,12 +77,14 @@ class Background:
         started = clock.monotonic()
         delay = min(max(earliest - started, 0.0), _TICK)
         await wait_for_event(leases.changed, delay, clock)
-        late = clock.monotonic() - started - delay
+        passed = clock.monotonic() - started
+        late = passed - delay
         if late > _STALL:
-            # Nobody could renew or settle meanwhile, so nobody's time was running.
+            # Nobody could renew or settle meanwhile, so nobody's time was running. When the
+            # stall began is not known: at the earliest, when this began to wait.
             level = logging.WARNING if late > _LONG_STALL else logging.DEBUG
             logger.log(level, "the event loop stood still for %.1f s; leases extended", late)
-            leases.give_back(late)
+            leases.give_back(passed)
         self.reap_due()
 
     def reap_due(self) -> int:
