@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -46,18 +45,22 @@ def assert_all_were_hit(hits: Counter[str], *requests: str) -> None:
 def test_at_every_write_of_a_checkpoint_and_of_a_collection(
     nursery: Nursery, tmp_path: Path
 ) -> None:
+    with new_world(nursery, tmp_path / "base", payload=25_000) as base:
+        assert base.start(task="checkpoints").wait() == 0
     hits: Counter[str] = Counter()
     for number in count(1):
-        with new_world(nursery, tmp_path / str(number), payload=25_000) as world:
-            for when in WHENS:  # each in a store that the ones before left behind
+        for when in WHENS:
+            with new_world(nursery, tmp_path / f"{number}-{when}", payload=25_000) as world:
+                world.copy(base)
                 kill = Kill(number=number, when=when, requests=CHECKPOINT_REQUESTS)
-                hit = live_until_killed(world, kill, task="checkpoints")
+                hit = live_until_killed(world, kill, name="B", task="checkpoints")
                 if hit is not None:
                     hits[hit] += 1
                     world.judge(thoroughly=LONG)
-            if LONG or hit is None:
-                assert world.start(task="checkpoints").wait() == 0
-                world.judge()
+                if LONG or hit is None:
+                    # A successor that does the same in what is left.
+                    assert world.start(name="C", task="checkpoints").wait() == 0
+                    world.judge()
         if hit is None:
             break
     assert_all_were_hit(
@@ -82,8 +85,7 @@ def test_at_every_write_of_an_opening_and_of_a_migration(nursery: Nursery, tmp_p
         for when in WHENS:
             home = tmp_path / f"{number}-{when}"
             with new_world(nursery, home) as world:
-                shutil.copytree(tmp_path / "old/store", home / "store")
-                shutil.copy(tmp_path / "old/log", world.log)
+                world.copy(old)
                 kill = Kill(number=number, when=when, requests=EVERY_WRITE)
                 plan = NEW_VERSION
                 hit = live_until_killed(world, kill, name="B", **plan)

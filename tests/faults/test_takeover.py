@@ -62,7 +62,7 @@ def test_a_process_that_slept_through_a_takeover_acknowledges_nothing(world: Wor
 
 def test_a_process_that_only_slept_goes_on_and_loses_no_lease(world: World) -> None:
     lease = 1.0
-    life = world.start(lease=lease, hold=0.4, jobs=15)
+    life = world.start(lease=lease, hold=0.4, jobs=6)
     life.expect("claimed", count=12)
     life.signal(signal.SIGSTOP)
     time.sleep(2.5 * lease)  # this is the fault itself

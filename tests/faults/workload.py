@@ -282,7 +282,7 @@ class Life:
     async def checkpoints(self, queue: Queue) -> None:
         """Checkpoints between changes; the later ones collect what the earlier ones need not."""
         for round_ in range(3):
-            for number in range(6):
+            for number in range(4):
                 job = f"{self.plan.name}-{round_}-{number}"
                 self.note(f"trying {job}")
                 await queue.enqueue("work", payload_of(job, self.plan.payload), job_id=job)
