@@ -29,6 +29,7 @@ from taquba.queue._records import JobState as JobState
 from taquba.queue._records import QueueStats as QueueStats
 from taquba.queue._records import Settled as Settled
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
+from taquba.queue._verify import QUEUE_CHECKS as QUEUE_CHECKS
 from taquba.queue._worker import Handler as Handler
 from taquba.queue._worker import Settlement as Settlement
 from taquba.queue._worker import Worker as Worker
@@ -46,6 +47,7 @@ __all__ = [
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
     "PRIORITY_NORMAL",
+    "QUEUE_CHECKS",
     "CancelOutcome",
     "CancelToken",
     "Cancelled",
