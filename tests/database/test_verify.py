@@ -80,9 +80,6 @@ async def test_a_damaged_object_is_named(kind: str, mutate: Callable[[bytes], by
     key = await _key(store, kind)
     await store.put(key, mutate(await store.get(key)))
     report = await verify(store)
-    if mutate(b"") == b"x" and key.startswith("chunks/"):
-        assert report.clean, "what comes after the compressed data is never read"
-        return
     assert [finding.key for finding in report.findings] == [key], report.findings
     assert report.findings[0].meaning
 
@@ -104,7 +101,6 @@ async def test_a_missing_object_is_named(kind: str) -> None:
         ("newest epoch entry", "first kept entry"),
         ("older manifest", "newest manifest"),
         ("chunk", "another chunk"),
-        ("chunk", "newest manifest"),
         ("first kept entry", "chunk"),
     ],
 )

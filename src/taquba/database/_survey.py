@@ -16,7 +16,7 @@ from taquba.journal import (
     entry_key,
     seq_of_key,
 )
-from taquba.objectstore import VERIFICATION_KEY, ObjectInfo
+from taquba.objectstore import PROBE_PREFIX, ObjectInfo
 
 __all__ = ["Group", "Orphans", "Survey", "survey"]
 
@@ -104,7 +104,10 @@ _NOTES = {
         "of no checkpoint: of one that is being taken right now, or left by a writer that died "
         "meanwhile; collection deletes them"
     ),
-    "probe objects": "left by the check that the store refuses to create an object twice",
+    "probe objects": (
+        "left by a process that was killed while it tried out whether the store creates an object "
+        "only once; delete them at any time"
+    ),
     "foreign objects": "not taquba's; nothing here touches them",
 }
 
@@ -175,7 +178,7 @@ def survey(
             return "void checkpoints"
         if _CHUNK.fullmatch(key):
             return "chunks" if key in chunks else "unnamed chunks"
-        if key == VERIFICATION_KEY:
+        if key.startswith(PROBE_PREFIX):
             return "probe objects"
         if key.startswith(other_prefixes):
             return "others"
