@@ -12,10 +12,10 @@ from typing import Any
 from taquba.errors import CorruptStore, IncompatibleStore, ObjectNotFound, TaqubaError
 from taquba.journal._checkpoint import (
     Checkpoint,
+    _self_digest,
     checkpoint_key,
     decode_checkpoint,
     list_checkpoints,
-    self_digest,
 )
 from taquba.journal._entry import HEADER_SIZE, Entry, Kind, decode_entry
 from taquba.journal._position import EpochMark, Position, entry_key, seq_of_key
@@ -169,7 +169,7 @@ def _header_is_intact(data: bytes) -> bool:
 
 def _manifest_is_intact(data: bytes) -> bool:
     manifest: Any = json.loads(data)
-    return bool(manifest.pop("sha256", None) == self_digest(manifest))
+    return bool(manifest.pop("sha256", None) == _self_digest(manifest))
 
 
 def _neither(key: str, error: IncompatibleStore) -> CorruptStore:

@@ -20,7 +20,6 @@ __all__ = [
     "newest_checkpoint",
     "publish_checkpoint",
     "read_checkpoint",
-    "self_digest",
 ]
 
 CHECKPOINT_PREFIX = "checkpoints/"
@@ -154,7 +153,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         "writer": checkpoint.writer,
         "content": checkpoint.content,
     }
-    manifest["sha256"] = self_digest(manifest)
+    manifest["sha256"] = _self_digest(manifest)
     return json.dumps(manifest, indent=1).encode()
 
 
@@ -183,7 +182,7 @@ def decode_checkpoint(key: str, data: bytes) -> Checkpoint:
             f"{MANIFEST_VERSION}: upgrade this process"
         )
     digest = manifest.pop("sha256", None)
-    if digest != self_digest(manifest):
+    if digest != _self_digest(manifest):
         raise _damaged(key, "its content does not match its sha256")
     try:
         position = Position(
@@ -229,7 +228,7 @@ def _number_or_none(value: Any) -> int | None:
     return None if value is None else _number(value)
 
 
-def self_digest(manifest: dict[str, Any]) -> str:
+def _self_digest(manifest: dict[str, Any]) -> str:
     """What a manifest says of itself under ``sha256``, which is not in `manifest`."""
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(canonical.encode()).hexdigest()
