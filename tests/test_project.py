@@ -172,20 +172,23 @@ PUBLIC = {
         ObjectStore open_store PROBE_PREFIX RetryingStore RetryPolicy verify_store
     """,
     "taquba.journal": """
-        Checkpoint checkpoint_as_of checkpoints collect Collected Entry EpochMark Journal
-        JournalConfig JournalGap JournalStatistics Kind newest_checkpoint Overtaken Position
-        publish_checkpoint read_checkpoint replay START StateMachine Tail
+        Checkpoint checkpoint_as_of checkpoint_key CHECKPOINT_PREFIX checkpoints collect Collected
+        contradiction Entry entry_key EpochMark Journal JOURNAL_PREFIX JournalConfig JournalGap
+        JournalStatistics Kind list_checkpoints LogWalk Manifests newest_checkpoint Overtaken
+        Position publish_checkpoint read_checkpoint read_entry read_manifests replay seq_of_key
+        START StateMachine Tail
     """,
     "taquba.database": """
-        Database DatabaseConfig DatabaseStatistics Execute export_state Exported InvalidSchema
-        Lag Replica Rows SchemaModule Transaction
+        Check CheckedCheckpoint Database DatabaseConfig DatabaseStatistics Execute export_state
+        Exported Finding Group InvalidSchema Lag Orphans Progress Replica Rows SchemaModule Survey
+        Transaction verify VerifyReport
     """,
     "taquba.queue": """
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Handler Job JobState KeyValue
         MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
         MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
-        QueueTransaction Settled Settlement Worker
+        QUEUE_CHECKS QueueTransaction Settled Settlement Worker
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail
