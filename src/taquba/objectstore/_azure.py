@@ -85,13 +85,13 @@ def azure_filesystem(options: Mapping[str, Any]) -> Any:
         StoreAccessDenied: No account is named.
     """
     adlfs: Any = importlib.import_module("adlfs")
-    known = set(inspect.signature(adlfs.AzureBlobFileSystem.__init__).parameters)
+    parameters = inspect.signature(adlfs.AzureBlobFileSystem.__init__).parameters
+    known = set(parameters) - {"self", "kwargs"}
     for name in options:
         if name in _OURS:
             raise InvalidArgument(f"storage option {name!r} is set by taquba: leave it out")
-        if name in ("self", "kwargs") or name not in known:
-            if _CREDENTIAL_OPTIONS.fullmatch(name) is None:
-                raise InvalidArgument(f"storage option {name!r} is none of adlfs")
+        if name not in known and _CREDENTIAL_OPTIONS.fullmatch(name) is None:
+            raise InvalidArgument(f"storage option {name!r} is none of adlfs")
     try:
         filesystem: Any = adlfs.AzureBlobFileSystem(
             **options,
@@ -221,12 +221,15 @@ class AzureDriver:
         return kind_without, f"{type(error).__name__}: {_first_line(error)}{hint}"
 
 
-class _Transport(AioHttpTransport):
+class _Transport(AioHttpTransport):  # type: ignore[misc]
     """Microsoft's way to aiohttp, for large bodies without a warning."""
 
     def _get_request_data(self, request: Any) -> Any:
-        data: Any = super()._get_request_data(request)  # type: ignore[no-untyped-call]
-        return Body(data) if isinstance(data, bytes) and len(data) > _LARGE else data
+        inherited: Any = super()
+        data: Any = inherited._get_request_data(request)
+        if isinstance(data, bytes) and len(data) > _LARGE:
+            return Body(data)
+        return data
 
 
 def _service(filesystem: Any) -> Any:
@@ -268,9 +271,10 @@ def _is_folder(blob: Any) -> bool:
 
 
 def _code(error: HttpResponseError) -> str:
-    code = getattr(error, "error_code", None)
-    if code is None and error.response is not None:
-        code = error.response.headers.get("x-ms-error-code")
+    code: Any = getattr(error, "error_code", None)
+    if code is None:
+        response: Any = error.response
+        code = response.headers.get("x-ms-error-code", "") if response is not None else ""
     return str(getattr(code, "value", code))
 
 

@@ -102,11 +102,11 @@ def _check_options(filesystem: Any, options: Mapping[str, Any]) -> None:
             raise InvalidArgument(f"storage option {name!r} is set by taquba: leave it out")
         if name not in known:
             raise InvalidArgument(f"storage option {name!r} is none of gcsfs")
-    token = options.get("token")
+    token: Any = options.get("token")
     # gcsfs would send it to Google, taking it for an access token.
-    if isinstance(token, str) and not os.path.exists(token):
-        if "/" in token or token.endswith(".json"):
-            raise InvalidArgument(f"storage option token: there is no file {token!r}")
+    is_path = isinstance(token, str) and ("/" in token or token.endswith(".json"))
+    if is_path and not os.path.exists(token):
+        raise InvalidArgument(f"storage option token: there is no file {token!r}")
 
 
 def _is_emulated(options: Mapping[str, Any]) -> bool:
@@ -237,7 +237,8 @@ class GcsDriver:
         """Status and body of the answer to one request, if it is a success."""
         if self._session is None or self._is_refresh_due():
             await self._prepare()
-        async with self._session.request(
+        session: Any = self._session
+        async with session.request(
             method,
             f"{self._fs._location}/{path}",
             params=self._fs._get_params(parameters or {}),
