@@ -56,6 +56,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """The journal in simulated worlds; give it --seeds N, or --seed K --trace for one world."""
+    """Simulated worlds; give it --seeds N and --first K, or --seed K --trace for one world."""
     install(session)
     session.run("python", "-m", "tests.simulation", *session.posargs)

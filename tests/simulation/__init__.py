@@ -1,4 +1,6 @@
-"""The journal's real code in simulated worlds: seeded time, network, deaths, and rivals.
+"""The real code in simulated worlds: seeded time, network, deaths, and rivals.
 
-Run ``python -m tests.simulation --seeds 2000``, or one world: ``--seed 7 --trace``.
+There are two kinds of worlds: `stack` has journal, database and queue together, and `world` the
+journal alone, of which many more fit into a second. Run ``python -m tests.simulation --seeds
+5000``, or one world: ``--seed 7 --trace``.
 """

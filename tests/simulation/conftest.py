@@ -1,6 +1,9 @@
-"""The option that says how many worlds to simulate."""
+"""The option that says how many worlds to simulate, and silence while they are."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sim-seeds",
         type=int,
         default=DEFAULT_SEEDS,
-        help="how many worlds the journal's simulation lives through",
+        help="how many worlds of each kind are lived through",
     )
 
 
@@ -22,3 +25,13 @@ def sim_seeds(request: pytest.FixtureRequest) -> int:
     seeds = request.config.getoption("--sim-seeds", default=DEFAULT_SEEDS)
     assert isinstance(seeds, int)
     return seeds
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No warnings of a simulated process: there are thousands."""
+    logger = logging.getLogger("taquba")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)

@@ -18,6 +18,7 @@ from taquba.errors import StoreUnavailable, TaqubaError
 from taquba.journal._entry import decode_entry
 from taquba.journal._position import seq_of_key
 from taquba.objectstore import MemoryStore, ObjectInfo
+from tests.simulation.virtual_loop import PATIENCE
 
 T = TypeVar("T")
 
@@ -80,8 +81,10 @@ class Process:
         random: Random,
         weather: Weather,
         note: Callable[..., None],
+        count: Callable[[str], None] = lambda what: None,
     ) -> None:
         self.name = name
+        self.count = count
         self.random_source = random
         self.weather = weather
         self.note = note
@@ -89,6 +92,8 @@ class Process:
         self.frozen_until = 0.0
         self.creates_take = 0.0
         """Seconds more that each create is under way."""
+        self.requests_left = -1
+        """Requests until it dies, with or without sending the last; negative: does not count."""
         self.loop = asyncio.get_running_loop()
         self.clock = ProcessClock(self, skew=random.uniform(-5, 5))
         self.store = Client(self, store)
@@ -98,8 +103,14 @@ class Process:
         self.frozen_until = max(self.frozen_until, self.loop.time() + seconds)
 
     def die(self) -> None:
-        self.note(self.name, "dies")
+        if not self.dead:
+            self.note(self.name, "dies")
+            self.count("crashes")
         self.dead = True
+
+    def live_here(self) -> None:
+        """Let the calling task, and all that it starts, wait as this process does."""
+        PATIENCE.set(self.when_awake)
 
     def when_awake(self, delay: float, act: Callable[[], None]) -> None:
         """Act after `delay`, or as soon as the process is not frozen; never when it is dead."""
@@ -155,10 +166,9 @@ class ProcessClock:
 class Client:
     """The store, as a process reaches it."""
 
-    page = 7
-    """Objects in one answer to a listing: it is no snapshot."""
-
     def __init__(self, process: Process, store: MemoryStore) -> None:
+        self.page = 7
+        """Objects in one answer to a listing: it is no snapshot."""
         self._process = process
         self._store = store
 
@@ -236,8 +246,16 @@ class Client:
                 loop.call_later(back, process.when_awake, 0.0, lambda: deliver(result, error))
 
         def send() -> None:
+            if process.requests_left >= 0:
+                process.requests_left -= 1
+                if process.requests_left < 0:
+                    if draw() < 0.5:
+                        loop.call_later(under_way(), lambda: arrive(answered=False))
+                    process.die()
+                    return
             fate = draw()
             if fate < weather.lost:
+                process.count("lost answers")
                 # The request is lost (a quarter), or its answer is; either way it times out,
                 # perhaps long before it lands.
                 if draw() < 0.75:

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE: ContextVar[Callable[[float, Callable[[], None]], None] | None] = ContextVar(
+    "PATIENCE", default=None
+)
+"""How the simulated process that runs waits: ``wait(delay, act)``, which may never come."""
+
+
+THREAD_TAKES = 0.002
+"""Seconds after which what was given to a thread is done."""
+
+
+_MOST_ROUNDS = 20
 
 
 class Stuck(AssertionError):
@@ -45,11 +60,43 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _NoIO()
         self._now = 0.0
         self._rounds = 0
+        self._in_threads: dict[asyncio.Future[Any], Callable[[], None]] = {}
+        self._ending = False
         super().__init__(selector)
         selector.loop = self
 
     def time(self) -> float:
         return self._now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:
+        """What would run in a thread runs here, a moment later, if its process lives then."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            if self._in_threads.pop(future, None) is None:
+                return
+            try:
+                result = func(*args)
+            except BaseException as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        self._in_threads[future] = work
+        wait = PATIENCE.get()
+        if wait is None or self._ending:
+            self.call_soon(work)
+        else:
+            wait(THREAD_TAKES, work)
+        return future
+
+    def finish_threads(self) -> None:
+        """Do what no process lives to do any more; from now on none need live for it."""
+        self._ending = True
+        for work in list(self._in_threads.values()):
+            work()
 
     def pass_time(self, timeout: float | None) -> None:
         """Called once a round, with the time until the next timer."""
@@ -75,11 +122,14 @@ def run(main: Coroutine[Any, Any, None], on_error: Any) -> None:
         loop.run_until_complete(main)
     finally:
         loop.set_exception_handler(lambda _loop, _context: None)
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
+        loop.finish_threads()
         loop.call_later(1e9, lambda: None)  # so that a task that resists is not 'stuck'
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=1e6))
+        for _ in range(_MOST_ROUNDS):  # what is cancelled may start something, to clean up
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=1e3))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

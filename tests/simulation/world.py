@@ -406,6 +406,6 @@ def explain(world: World) -> str:
             "",
             f"seed {world.seed} breaks the journal's promises:",
             *(f"  - {violation}" for violation in world.violations),
-            f"again: python -m tests.simulation --seed {world.seed} --trace",
+            f"again: python -m tests.simulation --journal --seed {world.seed} --trace",
         ]
     )
