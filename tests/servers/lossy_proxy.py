@@ -16,7 +16,9 @@ how = "drop"    the server applies the request, then the connection closes
       503       (any status) the server applies the request, but the client is
                 told this status, with `body` as the body
 
-Signatures stay valid: the Host header is passed on as the client sent it.
+Signatures stay valid: the Host header is passed on as the client sent it. With
+`without="if-none-match"` it is a proxy that drops a header; a server that checks
+signatures may notice that.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class LossyProxy:
     upstream_port: int
     port: int = 0
     delay: float = 0.0  # added before each answer, in seconds: a slower network
+    without: str = ""  # a header (in small letters) that no request keeps: an old proxy
     seen: list[Seen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -140,6 +143,10 @@ class LossyProxy:
         if rule and rule.how == "refuse":
             return False
 
+        if self.without:
+            lines = head.split(b"\r\n")
+            lost = f"{self.without}:".encode()
+            head = b"\r\n".join(line for line in lines if not line.lower().startswith(lost))
         up_writer.write(head)
         if headers.get("expect", "").lower() == "100-continue":
             answer = await up_reader.readuntil(b"\r\n\r\n")

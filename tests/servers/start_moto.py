@@ -4,7 +4,7 @@
 Only as a second opinion on wire formats and error codes: moto checks
 If-None-Match and then stores without a lock between, so a create is NOT atomic
 there (two winners have been seen). Never run a race test on it. Needs:
-moto[server]. Prints one JSON line, then runs until stdin closes or SIGTERM.
+moto[s3], flask and flask-cors. Prints one JSON line, then runs until stdin closes or SIGTERM.
 """
 
 import sys
