@@ -164,8 +164,8 @@ def test_an_import_loads_nothing_that_is_not_needed_yet(
 
 PUBLIC = {
     "taquba": """
-        Claim Clock Effects Enqueued Job JobState ManualClock open_store PermanentError Queue
-        QueueConfig QueueStats SystemClock TaqubaError TransientError
+        Claim Clock Effects Enqueued Follower Job JobPage JobState Lag ManualClock open_store
+        PermanentError Queue QueueConfig QueueStats SystemClock TaqubaError TransientError
     """,
     "taquba.objectstore": """
         FsspecStore LocalStore MAX_KEY_LENGTH MAX_SEGMENT_LENGTH MemoryStore ObjectInfo
@@ -184,7 +184,8 @@ PUBLIC = {
         Transaction verify VerifyReport
     """,
     "taquba.queue": """
-        Cancelled CancelOutcome CancelToken Claim Effects Enqueued Handler Job JobState KeyValue
+        Cancelled CancelOutcome CancelToken Claim Effects Enqueued Follower Handler Job JobPage
+        JobState KeyValue KeyValuePage KeyValueReader Lag QueueReader
         MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
         MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats

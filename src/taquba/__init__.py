@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from taquba.queue import Claim as Claim
     from taquba.queue import Effects as Effects
     from taquba.queue import Enqueued as Enqueued
+    from taquba.queue import Follower as Follower
     from taquba.queue import Job as Job
+    from taquba.queue import JobPage as JobPage
     from taquba.queue import JobState as JobState
+    from taquba.queue import Lag as Lag
     from taquba.queue import Queue as Queue
     from taquba.queue import QueueConfig as QueueConfig
     from taquba.queue import QueueStats as QueueStats
@@ -30,8 +33,11 @@ __all__ = [
     "Clock",
     "Effects",
     "Enqueued",
+    "Follower",
     "Job",
+    "JobPage",
     "JobState",
+    "Lag",
     "ManualClock",
     "PermanentError",
     "Queue",

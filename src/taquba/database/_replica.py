@@ -117,11 +117,7 @@ class Replica:
             IncompatibleStore: Another version wrote it.
             StoreError: The store cannot be read.
         """
-        if not 0 < poll_interval <= max_poll_interval < float("inf"):
-            raise InvalidArgument(
-                f"poll_interval is {poll_interval} and max_poll_interval {max_poll_interval}: "
-                "the first must be more than 0, and the second at least as much"
-            )
+        cls.check_intervals(poll_interval, max_poll_interval)
         replica = cls(
             store,
             modules,
@@ -140,6 +136,19 @@ class Replica:
             replica._run(), name="taquba replica"
         )
         return replica
+
+    @staticmethod
+    def check_intervals(poll_interval: float, max_poll_interval: float) -> None:
+        """Refuse intervals that make no sense.
+
+        Raises:
+            InvalidArgument: They do not.
+        """
+        if not 0 < poll_interval <= max_poll_interval < float("inf"):
+            raise InvalidArgument(
+                f"poll_interval is {poll_interval} and max_poll_interval {max_poll_interval}: "
+                "the first must be more than 0, and the second at least as much"
+            )
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Layer 4: jobs, claims, leases, settlement with effects, dead letters, schedules, key-value."""
 
+from taquba.database import Lag as Lag
 from taquba.queue._config import MAX_BATCH_SIZE as MAX_BATCH_SIZE
 from taquba.queue._config import MAX_DEDUP_KEY_LENGTH as MAX_DEDUP_KEY_LENGTH
 from taquba.queue._config import MAX_HEADERS_SIZE as MAX_HEADERS_SIZE
@@ -16,16 +17,21 @@ from taquba.queue._config import QueueConfig as QueueConfig
 from taquba.queue._effects import Effects as Effects
 from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
+from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
 from taquba.queue._opening import Opening as Opening
 from taquba.queue._queue import Queue as Queue
+from taquba.queue._reading import KeyValueReader as KeyValueReader
+from taquba.queue._reading import QueueReader as QueueReader
 from taquba.queue._records import Cancelled as Cancelled
 from taquba.queue._records import CancelOutcome as CancelOutcome
 from taquba.queue._records import Claim as Claim
 from taquba.queue._records import Enqueued as Enqueued
 from taquba.queue._records import Job as Job
+from taquba.queue._records import JobPage as JobPage
 from taquba.queue._records import JobState as JobState
+from taquba.queue._records import KeyValuePage as KeyValuePage
 from taquba.queue._records import QueueStats as QueueStats
 from taquba.queue._records import Settled as Settled
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
@@ -54,14 +60,20 @@ __all__ = [
     "Claim",
     "Effects",
     "Enqueued",
+    "Follower",
     "Handler",
     "Job",
+    "JobPage",
     "JobState",
     "KeyValue",
+    "KeyValuePage",
+    "KeyValueReader",
+    "Lag",
     "NewJob",
     "Opening",
     "Queue",
     "QueueConfig",
+    "QueueReader",
     "QueueStats",
     "QueueTransaction",
     "Settled",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from taquba.ids import IdFactory
 from taquba.queue._config import QueueConfig, milliseconds
 from taquba.queue._leases import LeaseRegistry
-from taquba.queue._records import JobState, QueueStats
+from taquba.queue._records import JobState
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taquba.queue._records import Job
     from taquba.queue._transaction import QueueTransaction
 
-__all__ = ["Core", "Lane", "logger"]
+__all__ = ["Core", "Lane", "OwnState", "logger"]
 
 logger = logging.getLogger("taquba.queue")
 
@@ -52,9 +52,6 @@ class Lane:
         self.dirty = False
         self.listeners: list[Callable[[], None]] = []
         self.dead_letter_hook: DeadLetterHook | None = None
-
-    def stats(self) -> QueueStats:
-        return QueueStats(*self.counts)
 
 
 class Core:
@@ -147,3 +144,35 @@ class Core:
                 (lane.number, lane.name, *lane.counts),
             )
         self._dirty.clear()
+
+
+class OwnState:
+    """The owner's state as a source to read from: the tables, and counters ahead of them."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def enter(self) -> None:
+        pass
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._core.database.execute(sql, parameters).fetchall()
+
+    def queue_name(self, number: int) -> str:
+        return self._core.lanes_by_number[number].name
+
+    def queue_number(self, name: str) -> int | None:
+        lane = self._core.lanes.get(name)
+        return None if lane is None else lane.number
+
+    def queue_names(self) -> list[str]:
+        # A lane alone does not show that there ever was a job: asking for one makes it.
+        stored = {name for (name,) in self.rows("SELECT name FROM queues")}
+        return [*stored.union(lane.name for lane in self._core.lanes.values() if lane.dirty)]
+
+    def counts(self, name: str) -> Sequence[int]:
+        lane = self._core.lanes.get(name)
+        return () if lane is None else lane.counts
+
+    async def leave(self) -> None:
+        await self._core.database.barrier()

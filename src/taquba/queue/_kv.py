@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from taquba.queue import _validate
+from taquba.queue._reading import KeyValueReader
 from taquba.queue._transaction import QueueTransaction
 
 if TYPE_CHECKING:
     from taquba.queue._core import Core
+    from taquba.queue._reading import Source
 
 __all__ = ["KeyValue"]
 
 
 @final
-class KeyValue:
+class KeyValue(KeyValueReader):
     """Keys and values that belong to the application; found at `Queue.kv`.
 
     Keys are `str` (stored as UTF-8) or `bytes`, at most 4,096 bytes; values are bytes, at
@@ -23,16 +25,9 @@ class KeyValue:
 
     __slots__ = ("_core",)
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, source: Source) -> None:
+        super().__init__(source)
         self._core = core
-
-    async def get(self, key: str | bytes) -> bytes | None:
-        """The value, or None when the key is absent. What it reports is durable."""
-        row = self._core.database.execute(
-            "SELECT value FROM kv WHERE key = ?", (_validate.kv_key(key),)
-        ).fetchone()
-        await self._core.database.barrier()
-        return None if row is None else row[0]
 
     async def put(self, key: str | bytes, value: bytes) -> None:
         """Write a key, durably.

@@ -20,21 +20,20 @@ from taquba.errors import (
     TaqubaError,
 )
 from taquba.journal import JournalConfig
-from taquba.objectstore import ObjectStore, open_store
+from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._background import Background
 from taquba.queue._config import MAX_BATCH_SIZE, QueueConfig
-from taquba.queue._core import Core, DeadLetterHook, logger
+from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._kv import KeyValue
-from taquba.queue._opening import Opening
+from taquba.queue._opening import Opening, open_target
+from taquba.queue._reading import QueueReader
 from taquba.queue._records import (
-    JOB_COLUMNS,
     Cancelled,
     Claim,
     Enqueued,
     Job,
-    QueueStats,
     Settled,
 )
 from taquba.queue._schema import QUEUE_SCHEMA
@@ -50,7 +49,7 @@ T = TypeVar("T")
 
 
 @final
-class Queue:
+class Queue(QueueReader):
     """Named queues of jobs, and a key-value store, in one bucket or folder.
 
     Made by `Queue.open`. One process owns a store at a time; opening it again elsewhere
@@ -76,7 +75,8 @@ class Queue:
         self._background_task = asyncio.ensure_future(self._background.run())
         self._closing: asyncio.Future[None] | None = None
         self._shared: dict[str, Any] = {}
-        self.kv = KeyValue(core)
+        self._source = OwnState(core)
+        self.kv = KeyValue(core, self._source)
 
     @classmethod
     def open(
@@ -89,7 +89,7 @@ class Queue:
         clock: Clock | None = None,
         commit_interval: Duration = 0.01,
         close_timeout: Duration = timedelta(seconds=30),
-    ) -> Opening:
+    ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
 
         Args:
@@ -131,14 +131,7 @@ class Queue:
 
         async def opening() -> Queue:
             used_clock = clock or SystemClock()
-            owned: ObjectStore | None = None
-            if isinstance(target, str) or hasattr(target, "__fspath__"):
-                owned = await open_store(target, **(storage_options or {}))  # type: ignore[arg-type]
-            elif storage_options:
-                raise InvalidArgument("storage_options go with a URL, not with an ObjectStore")
-            elif not isinstance(target, ObjectStore) or isinstance(target, type):
-                raise wrong_type("target must be a URL, a path or an ObjectStore", target)
-            store: ObjectStore = owned if owned is not None else target  # type: ignore[assignment]
+            store, owned = await open_target(target, storage_options)
             database: Database | None = None
             try:
                 database = await Database.open(
@@ -152,13 +145,13 @@ class Queue:
                 interrupted = recover(core)
                 if interrupted:
                     logger.info("took back %d jobs that the last process had", interrupted)
-                return cls(core=core, owned_store=owned, close_timeout=timeout)
+                return cls(core=core, owned_store=store if owned else None, close_timeout=timeout)
             except BaseException:
                 with contextlib.suppress(TaqubaError):  # what went wrong before says more
                     if database is not None:
                         await database.close(timeout=timeout)
-                if owned is not None:
-                    await owned.close()
+                if owned:
+                    await store.close()
                 raise
 
         return Opening(opening)
@@ -202,6 +195,13 @@ class Queue:
     def failure(self) -> TaqubaError | None:
         """Why the queue stopped by itself (`Fenced`, for example), or None."""
         return self._core.database.failure
+
+    @property
+    def position(self) -> int:
+        """How much of the journal there is. What was committed before is shown by a `Follower`
+        in whichever process, when its `wait_for` of this number returns.
+        """
+        return self._core.database.position.seq
 
     @property
     def clock(self) -> Clock:
@@ -442,27 +442,6 @@ class Queue:
         async with self._committing() as tx:
             tx.requeue_dead(checked)
 
-    # -- looking ----------------------------------------------------------------------------
-
-    async def get_job(self, job_id: str) -> Job | None:
-        """The job as it is now, or None. What it reports is durable."""
-        row = self._core.database.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?",
-            (_validate.job_id(job_id),),
-        ).fetchone()
-        await self._core.database.barrier()
-        return None if row is None else Job(row, self._core.lanes_by_number[row[2]].name)
-
-    async def stats(self, queue: str) -> QueueStats:
-        """How many jobs of a queue are where; all zero for a queue that nobody used.
-
-        What it reports is durable.
-        """
-        lane = self._core.lanes.get(_validate.queue_name(queue))
-        stats = QueueStats(0, 0, 0, 0, 0) if lane is None else lane.stats()
-        await self._core.database.barrier()
-        return stats
-
     # -- building on the queue --------------------------------------------------------------
 
     def transaction(self) -> QueueTransaction:
@@ -475,16 +454,6 @@ class Queue:
     async def ready(self) -> None:
         """Wait while more is waiting to be stored than may."""
         await self._core.database.admit()
-
-    async def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of the state (SQLite). What it reports is durable."""
-        rows = self._core.database.execute(sql, parameters).fetchall()
-        await self._core.database.barrier()
-        return rows
-
-    def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of the state as this process sees it; they may not be durable yet."""
-        return self._core.database.execute(sql, parameters).fetchall()
 
     async def barrier(self) -> None:
         """Wait until everything that is visible now is durable."""

@@ -21,7 +21,9 @@ __all__ = [
     "Claim",
     "Enqueued",
     "Job",
+    "JobPage",
     "JobState",
+    "KeyValuePage",
     "QueueStats",
     "Settled",
 ]
@@ -277,3 +279,21 @@ class QueueStats:
     done: int
     """Acknowledged since the queue exists, whether or not their records are kept."""
     dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs of a listing."""
+
+    jobs: tuple[Job, ...]
+    next: str | None
+    """Where the next page begins: the `after` of its call. None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValuePage:
+    """Some keys of a scan, with their values."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    more: bool
+    """Whether there are further keys after the last one of these."""

@@ -25,6 +25,7 @@ from taquba.queue._config import (
     MAX_PRIORITY,
     MAX_QUEUE_NAME_LENGTH,
 )
+from taquba.queue._records import JobState
 
 __all__ = [
     "attempts",
@@ -34,9 +35,11 @@ __all__ = [
     "error_text",
     "headers",
     "job_id",
+    "job_state",
     "kv_key",
     "kv_value",
     "lease_seconds",
+    "limit",
     "payload",
     "priority",
     "queue_name",
@@ -94,6 +97,16 @@ def attempts(value: object) -> int:
 
 def count(value: object, limit: int) -> int:
     return whole(value, "the number of jobs", 0, limit)
+
+
+def limit(value: object, largest: int) -> int:
+    return whole(value, "limit", 0, largest)
+
+
+def job_state(value: object) -> JobState | None:
+    if value is not None and not isinstance(value, JobState):
+        raise InvalidType(f"state is {value!r}: give a JobState, or None for any")
+    return value
 
 
 def dedup_key(value: object) -> str:

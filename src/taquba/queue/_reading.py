@@ -1,0 +1,201 @@
+"""What can be read of queues and key-value store: the same by their owner and by a follower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from taquba.queue import _validate
+from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._listing import Listing
+from taquba.queue._records import (
+    JOB_COLUMNS,
+    Job,
+    JobPage,
+    JobState,
+    KeyValuePage,
+    QueueStats,
+)
+
+__all__ = ["KeyValueReader", "QueueReader", "Source"]
+
+
+class Source(Protocol):
+    """Where the state is read: the owner's database, or a follower's copy."""
+
+    async def enter(self) -> None:
+        """Return when reading may begin. Between this and the reads nothing is awaited."""
+        ...
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of the state as this process sees it."""
+        ...
+
+    def queue_name(self, number: int) -> str:
+        """The name of a queue that has this number in the tables."""
+        ...
+
+    def queue_number(self, name: str) -> int | None:
+        """A queue's number in the tables; None if nobody has used it."""
+        ...
+
+    def queue_names(self) -> list[str]:
+        """Every queue that ever had a job."""
+        ...
+
+    def counts(self, name: str) -> Sequence[int]:
+        """How many jobs of a queue are in which state; nothing if nobody has used it."""
+        ...
+
+    async def leave(self) -> None:
+        """Return when what was read is durable."""
+        ...
+
+
+class KeyValueReader:
+    """Keys and values that belong to the application, to be read.
+
+    Keys are `str` (stored as UTF-8) or `bytes`, at most 4,096 bytes; values are bytes. An empty
+    value is a value, and differs from absence.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        """Not for callers: use `Queue.kv` or `Follower.kv`."""
+        self._source = source
+
+    async def get(self, key: str | bytes) -> bytes | None:
+        """The value, or None when the key is absent. What it reports is durable."""
+        stored = _validate.kv_key(key)
+        await self._source.enter()
+        rows = self._source.rows("SELECT value FROM kv WHERE key = ?", (stored,))
+        await self._source.leave()
+        return rows[0][0] if rows else None
+
+    async def scan(
+        self,
+        prefix: str | bytes = b"",
+        *,
+        limit: int = 100,
+        start_after: str | bytes | None = None,
+    ) -> KeyValuePage:
+        """The first keys with a prefix, in the order of their bytes. What it reports is durable.
+
+        Pages are separate reads: a change between two of them may be seen or not. What is there
+        all the while is always seen.
+
+        Args:
+            prefix: What the keys begin with; empty: all keys.
+            limit: Keys on the page at most, up to 10,000.
+            start_after: Only keys after this one, which need not exist; for the next page, the
+                last key of the one before.
+        """
+        first = _validate.kv_key(prefix)
+        after = None if start_after is None else _validate.kv_key(start_after)
+        count = _validate.limit(limit, MAX_BATCH_SIZE)
+        where, parameters = "key >= ?", [first]
+        if (end := _end_of_prefix(first)) is not None:
+            where += " AND key < ?"
+            parameters.append(end)
+        if after is not None and after >= first:
+            where += " AND key > ?"
+            parameters.append(after)
+        await self._source.enter()
+        rows = self._source.rows(
+            f"SELECT key, value FROM kv WHERE {where} ORDER BY key LIMIT ?",
+            (*parameters, count + 1 if count else 0),
+        )
+        await self._source.leave()
+        return KeyValuePage(tuple((key, value) for key, value in rows[:count]), len(rows) > count)
+
+
+class QueueReader:
+    """What `Queue` and `Follower` have in common: everything that reads."""
+
+    _source: Source
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """The job as it is now, or None. What it reports is durable."""
+        checked = _validate.job_id(job_id)
+        source = self._source
+        await source.enter()
+        rows = source.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (checked,))
+        job = Job(rows[0], source.queue_name(rows[0][2])) if rows else None
+        await source.leave()
+        return job
+
+    async def list_queues(self) -> list[str]:
+        """The names of all queues that ever had a job, sorted. What it reports is durable."""
+        await self._source.enter()
+        names = sorted(self._source.queue_names())
+        await self._source.leave()
+        return names
+
+    async def list_jobs(
+        self,
+        queue: str,
+        state: JobState | None = None,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> JobPage:
+        """Some jobs of a queue, page by page. What it reports is durable.
+
+        A job that changes its state between two pages can be missed, or seen twice.
+
+        =============  =====================================
+        state          order
+        =============  =====================================
+        ``PENDING``    in which they are going to be claimed
+        ``SCHEDULED``  by the time at which they become due
+        ``DONE``       in which they were acknowledged
+        others, None   in which they were enqueued
+        =============  =====================================
+
+        Args:
+            queue: Name of the queue.
+            state: Only jobs in this state; None: in any.
+            limit: Jobs on the page at most, up to 10,000.
+            after: The `next` of the page before. One of another listing gives an empty page.
+        """
+        name = _validate.queue_name(queue)
+        listing = Listing(
+            self._source,
+            name,
+            _validate.job_state(state),
+            limit=_validate.limit(limit, MAX_BATCH_SIZE),
+            after=after,
+        )
+        page = await listing.page()
+        await self._source.leave()
+        return page
+
+    async def stats(self, queue: str) -> QueueStats:
+        """How many jobs of a queue are where; all zero for a queue that nobody used.
+
+        What it reports is durable.
+        """
+        name = _validate.queue_name(queue)
+        await self._source.enter()
+        counts = self._source.counts(name)
+        stats = QueueStats(*counts) if counts else QueueStats(0, 0, 0, 0, 0)
+        await self._source.leave()
+        return stats
+
+    async def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of the state (SQLite). What it reports is durable."""
+        await self._source.enter()
+        rows = self._source.rows(sql, parameters)
+        await self._source.leave()
+        return rows
+
+    def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of the state as this process sees it; an owner's may not be durable yet."""
+        return self._source.rows(sql, parameters)
+
+
+def _end_of_prefix(prefix: bytes) -> bytes | None:
+    """The first key after all that begin with `prefix`; None if there is no such key."""
+    shortened = prefix.rstrip(b"\xff")
+    return shortened[:-1] + bytes([shortened[-1] + 1]) if shortened else None
