@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,13 +38,28 @@ LOSSES = ["drop", "stall", "refuse", 503, 500, 409, 429]
 
 
 class TestS3(ObjectStoreConformance):
-    contenders = 8  # on SeaweedFS the n-th loser of a race waits up to n seconds
-    rounds = 2
+    contenders = 6  # on SeaweedFS the n-th loser of a race waits up to n seconds
+    rounds = 1
     many = 1_020
 
     @pytest.fixture(autouse=True)
     def _server(self, s3_server: Server) -> None:
         self.server = s3_server
+
+    async def open_store(self) -> ObjectStore:
+        url = f"{self.server['url']}/conformance-obstore"
+        return await open_store(url, driver="obstore", **self.server["storage_options"])
+
+
+class TestAzure(ObjectStoreConformance):
+    contenders = 20
+    rounds = 1
+    many = 300
+    largest = 12 * 1024 * 1024
+
+    @pytest.fixture(autouse=True)
+    def _server(self, azure_server: Server) -> None:
+        self.server = azure_server
 
     async def open_store(self) -> ObjectStore:
         url = f"{self.server['url']}/conformance-obstore"
@@ -157,6 +173,34 @@ async def test_names_of_options(s3_server: Server, prefix: str) -> None:
 async def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         await open_store("s3://bucket/app", driver="obstore", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"connection_string": 7}, "must be a str"),
+        ({"connection_string": "AccountName=one", "account_name": "two"}, "another account"),
+        ({"connection_string": "AccountName=one;BlobEndpoint=nowhere"}, "write http://"),
+        ({"account_name": "one", "location_mode": "primary"}, "location_mode"),
+    ],
+)
+async def test_options_that_make_no_sense_for_azure(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        await open_store("az://container/app", driver="obstore", **options)
+
+
+async def test_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("AZURE_"):
+            monkeypatch.delenv(name)
+    with pytest.raises(StoreAccessDenied, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        await open_store("az://container/app", driver="obstore")
+
+
+async def test_google_is_refused() -> None:
+    """Its conditional writes, in XML, could be tried on no server."""
+    with pytest.raises(InvalidArgument, match=r"is for s3:// and az://"):
+        await open_store("gs://bucket/app", driver="obstore")
 
 
 async def test_other_drivers_and_other_stores() -> None:
@@ -511,6 +555,105 @@ async def test_both_drivers_read_what_the_other_wrote(
         with pytest.raises(ObjectExists):
             await mine.create(theirs, b"3")
     await other.close()
+
+
+# -- Azure -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def azure_proxy(azure_server: Server) -> AsyncIterator[LossyProxy]:
+    async with LossyProxy(azure_server["port"]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def azure(azure_server: Server, azure_proxy: LossyProxy, prefix: str) -> ObstoreStore:
+    """A store on Azurite without retries, behind a proxy."""
+    old, new = f":{azure_server['port']}/", f":{azure_proxy.port}/"
+    options = dict(azure_server["storage_options"])
+    options["connection_string"] = options["connection_string"].replace(old, new)
+    options["client_options"] = {"read_timeout": "500 ms"}
+    return obstore_store("az", f"{azure_server['bucket']}/{prefix}", options)
+
+
+@pytest.mark.parametrize("how", LOSSES)
+async def test_a_lost_answer_on_azure(
+    azure: ObstoreStore, azure_proxy: LossyProxy, clock: HastyClock, how: Any
+) -> None:
+    azure_proxy.lose("PUT", "journal", how=how, times=2)
+    retrying = RetryingStore(azure, clock=clock)
+    await retrying.create("journal/1", b"mine")
+    assert sent(azure_proxy, "PUT")[0] == str(how)
+    with pytest.raises(ObjectExists):
+        await retrying.create("journal/1", b"theirs")
+    assert await azure.get("journal/1") == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (403, "AuthenticationFailed", StoreAccessDenied),
+        (404, "ContainerNotFound", BucketNotFound),
+        (409, "BlobAlreadyExists", ObjectExists),
+        (409, "ContainerBeingDeleted", StoreUnavailable),
+        (409, "BlobImmutableDueToPolicy", StoreError),
+        (412, "ConditionNotMet", ObjectExists),
+        (500, "InternalError", StoreUnavailable),
+        (503, "ServerBusy", StoreUnavailable),
+    ],
+)
+async def test_statuses_of_azure(
+    azure: ObstoreStore,
+    azure_proxy: LossyProxy,
+    status: int,
+    code: str,
+    expected: type[StoreError],
+) -> None:
+    azure_proxy.lose("PUT", "key", how=status, body=answer(code))
+    with pytest.raises(StoreError, match=f"HTTP {status}, {code}") as caught:
+        await azure.create("key", b"1")
+    assert type(caught.value) is expected
+
+
+async def test_deleting_on_azure(
+    azure: ObstoreStore, azure_proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches; one by one only when one of a batch was absent, whatever became of the rest."""
+    monkeypatch.setattr("taquba.objectstore._obstore._AZURE_DELETE_BATCH", 3)
+    names = [f"p/{number}" for number in range(5)]
+    for name in names:
+        await azure.put(name, b"1")
+    del azure_proxy.seen[:]
+    await azure.delete(names)
+    assert [seen.method for seen in azure_proxy.seen] == ["POST"] * 2
+    assert await keys(azure) == []
+    for name in names:
+        await azure.put(name, b"1")
+    await azure.delete(["p/absent", *names, "p/absent"])
+    assert await keys(azure) == []
+
+
+async def test_a_container_that_vanishes_is_no_missing_object(azure_server: Server) -> None:
+    store = obstore_store("az", "no-such-container/app", azure_server["storage_options"])
+    for request in (
+        store.get("a"),
+        store.get_range("a", 0, 1),
+        store.put("a", b""),
+        store.create("a", b""),
+        store.delete(["a"]),
+        store.delete(["a", "b"]),
+        keys(store),
+    ):
+        with pytest.raises(BucketNotFound):
+            await request
+
+
+async def test_the_key_of_somebody_else(azure_server: Server) -> None:
+    options = dict(azure_server["obstore"])
+    options["account_key"] = f"AAAAAA{options['account_key'][6:]}"
+    with pytest.raises(StoreAccessDenied, match="HTTP 403") as caught:
+        await open_store(f"{azure_server['url']}/app", driver="obstore", **options)
+    assert options["account_key"] not in str(caught.value)
 
 
 # -- closing ---------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from azure.core.pipeline.transport import AioHttpTransport
 from taquba.errors import (
     BucketNotFound,
     InvalidArgument,
-    ObjectExists,
     StoreAccessDenied,
     StoreError,
     StoreUnavailable,
 )
+from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS
 from taquba.objectstore._bucket import kind_of_status
 from taquba.objectstore._http import Body, for_each, is_untrusted_certificate
 
@@ -54,24 +54,6 @@ _CREDENTIAL_OPTIONS = re.compile(
     r"exclude_\w+|authority|process_timeout|\w+_(client|tenant)_id|shared_cache_username"
 )
 """What adlfs passes on to `azure.identity.DefaultAzureCredential`."""
-
-_CREDENTIALS = (
-    "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and "
-    "AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN, or log in with 'az login'), or give "
-    "the storage options connection_string, or account_name and account_key"
-)
-
-_KINDS: dict[str, type[StoreError]] = {
-    "AccountIsDisabled": StoreAccessDenied,
-    "BlobAlreadyExists": ObjectExists,
-    "BlobArchived": StoreError,
-    "BlobBeingRehydrated": StoreError,
-    "BlobImmutableDueToPolicy": StoreError,
-    "ContainerNotFound": BucketNotFound,
-    "PublicAccessNotPermitted": StoreAccessDenied,
-    "SnapshotsPresent": StoreError,
-}
-"""Error codes that say more than their status, which is 409 for most of them."""
 
 
 def azure_filesystem(options: Mapping[str, Any]) -> Any:
@@ -102,7 +84,9 @@ def azure_filesystem(options: Mapping[str, Any]) -> Any:
         )
     except (TypeError, ValueError, KeyError) as error:
         if "Must provide either" in str(error):
-            raise StoreAccessDenied(f"no account is named for az://: {_CREDENTIALS}") from error
+            raise StoreAccessDenied(
+                f"no account is named for az://: {AZURE_CREDENTIALS}"
+            ) from error
         raise InvalidArgument(f"storage options for adlfs: {error}") from error
     named, found = options.get("account_name"), filesystem.service_client.account_name
     if named and found and named != found:  # a connection string goes before everything else
@@ -211,13 +195,13 @@ class AzureDriver:
         """What an error of Microsoft's client or aiohttp means."""
         if isinstance(error, HttpResponseError) and error.status_code is not None:
             status, code = error.status_code, _code(error)
-            kind = _KINDS.get(code) or kind_of_status(status, operation)
+            kind = AZURE_KINDS.get(code) or kind_of_status(status, operation)
             words = f"{_first_line(error)} (HTTP {status}, {code})"
             return kind, f"{words}{_hint(kind, code)}"
         kind_without = _kind_without_answer(error)
         if kind_without is None:
             return None
-        hint = f"; {_CREDENTIALS}" if kind_without is StoreAccessDenied else ""
+        hint = f"; {AZURE_CREDENTIALS}" if kind_without is StoreAccessDenied else ""
         return kind_without, f"{type(error).__name__}: {_first_line(error)}{hint}"
 
 
@@ -289,7 +273,7 @@ def _hint(kind: type[StoreError], code: str) -> str:
     if code in ("AuthorizationPermissionMismatch", "AuthorizationFailure"):
         return "; the credentials need the role Storage Blob Data Contributor on the container"
     if kind is StoreAccessDenied:
-        return f"; {_CREDENTIALS}"
+        return f"; {AZURE_CREDENTIALS}"
     return ""
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from asyncio import gather
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
 from types import NoneType
 from typing import Any
 
@@ -20,13 +18,14 @@ from taquba.errors import (
     StoreError,
     StoreUnavailable,
 )
+from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS
 from taquba.objectstore._bucket import BucketStore, kind_of_status, split_path
 from taquba.objectstore._s3 import CREDENTIALS_HINT, kind_of_code
 
 __all__ = ["ObstoreDriver", "ObstoreStore", "obstore_store"]
 
 _DELETE_BATCH = 1000
-_DELETES_AT_ONCE = 16
+_AZURE_DELETE_BATCH = 256
 _LIST_PAGE = 1000
 
 _TIMEOUTS: dict[str, Any] = {
@@ -47,9 +46,17 @@ _S3FS_NAMES = {
 }
 """What s3fs calls it, and what obstore does: so that changing the driver changes nothing else."""
 
+_CONNECTION_STRING = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "blobendpoint": "endpoint",
+    "sharedaccesssignature": "sas_token",
+}
+
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
-_CODE_OF_DELETE = re.compile(r"\(code: (\w{1,100})\)")
+_DELETE_FAILED = re.compile(r"request failed for key (?s:.*)\(code: (\w{1,100})\)")
+_PAST_THE_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
 _SECRET = re.compile(r"\b(sig|X-Amz-Signature)=[^&\s]+")
 _ASKS_FOR_CREDENTIALS = re.compile(
     r"Error performing \w+ \S*"
@@ -69,12 +76,13 @@ def obstore_store(scheme: str, path: str, options: Mapping[str, Any]) -> Obstore
     Args:
         scheme: ``"s3"`` or ``"az"``.
         path: The bucket, and optionally a prefix of all keys: ``"bucket/app"``.
-        options: Arguments of `obstore.store.S3Store` or `obstore.store.AzureStore`; of S3, the
-            names that s3fs has for them work too.
+        options: Arguments of `obstore.store.S3Store` or `obstore.store.AzureStore`; the most
+            common names that s3fs and adlfs have for them work too.
 
     Raises:
         MissingDependency: obstore is not installed.
         InvalidArgument: The options make no sense, or not a bucket and prefix.
+        StoreAccessDenied: No account of Azure is named.
     """
     bucket, prefix = split_path(path)
     try:
@@ -90,6 +98,10 @@ def obstore_store(scheme: str, path: str, options: Mapping[str, Any]) -> Obstore
         # RetryingStore repeats, with a clock that a test can move; layers of repetition multiply.
         store = make(bucket, retry_config={"max_retries": 0}, **arguments)
     except (TypeError, ValueError, exceptions.BaseError) as error:
+        if "Account must be specified" in str(error):
+            raise StoreAccessDenied(
+                f"no account is named for az://: {AZURE_CREDENTIALS}"
+            ) from error
         raise InvalidArgument(f"storage options for obstore: {_words(error)}") from error
     return ObstoreStore(ObstoreDriver(store, f"{scheme}://{bucket}"), prefix)
 
@@ -99,8 +111,7 @@ def _arguments(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for name in _OURS:
         if name in arguments:
             raise InvalidArgument(f"storage option {name!r} is set by taquba: leave it out")
-    if scheme == "s3":
-        arguments = _from_s3fs(arguments)
+    arguments = _from_s3fs(arguments) if scheme == "s3" else _from_adlfs(arguments)
     client = _TIMEOUTS | _mapping(arguments, "client_options")
     endpoint = arguments.get("endpoint")
     if endpoint is not None:
@@ -123,6 +134,27 @@ def _from_s3fs(arguments: dict[str, Any]) -> dict[str, Any]:
             )
         named.setdefault("region" if name == "region_name" else "endpoint", value)
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _from_adlfs(arguments: dict[str, Any]) -> dict[str, Any]:
+    named = {name: value for name, value in arguments.items() if value is not None}
+    if "account_host" in named:
+        named.setdefault("endpoint", f"https://{named.pop('account_host')}")
+    text = named.pop("connection_string", None)
+    if text is None:
+        return named
+    if not isinstance(text, str):
+        raise InvalidArgument("connection_string must be a str")
+    pairs = [part.partition("=") for part in text.split(";")]
+    parts = {name.strip().lower(): value for name, _, value in pairs}
+    suffix = parts.get("endpointsuffix")
+    if suffix and "accountname" in parts:
+        scheme = parts.get("defaultendpointsprotocol", "https")
+        parts.setdefault("blobendpoint", f"{scheme}://{parts['accountname']}.blob.{suffix}")
+    meant = {_CONNECTION_STRING[name]: parts[name] for name in parts.keys() & _CONNECTION_STRING}
+    if meant.get("account_name", "") != named.get("account_name", meant.get("account_name", "")):
+        raise InvalidArgument("the connection string is of another account than account_name")
+    return named | meant
 
 
 def _mapping(arguments: dict[str, Any], name: str) -> dict[str, Any]:
@@ -176,18 +208,25 @@ class ObstoreDriver:
         await self._open.put_async(name, data, mode=mode, use_multipart=False)
 
     async def delete(self, names: list[str]) -> None:
-        """Delete the objects: in batches on S3; one by one, some at once, on Azure."""
-        if self._azure:
-            waiting = iter(names)
-            await gather(*(self._delete_each(waiting) for _ in range(_DELETES_AT_ONCE)))
-            return
-        for first in range(0, len(names), _DELETE_BATCH):
-            await self._open.delete_async(names[first : first + _DELETE_BATCH])
+        """Delete the objects, in batches."""
+        size = _AZURE_DELETE_BATCH if self._azure else _DELETE_BATCH
+        for first in range(0, len(names), size):
+            batch = names[first : first + size]
+            try:
+                await self._open.delete_async(batch)
+            except FileNotFoundError:
+                if not self._azure:
+                    raise
+                # One was absent, which is fine; what became of the others is not told.
+                for name in batch:
+                    await self._delete_one(name)
 
-    async def _delete_each(self, names: Iterator[str]) -> None:
-        for name in names:
-            with suppress(FileNotFoundError):
-                await self._open.delete_async(name)
+    async def _delete_one(self, name: str) -> None:
+        try:
+            await self._open.delete_async(name)
+        except FileNotFoundError as error:
+            if "container" in _text(error):
+                raise
 
     async def list(self, prefix: str, start_after: str) -> AsyncIterator[tuple[str, int]]:
         """Names and sizes, page by page.
@@ -221,7 +260,8 @@ class ObstoreDriver:
         status, code = _status_and_code(error)
         if _ASKS_FOR_CREDENTIALS.search(_text(error)) and (status is None or status < 500):
             words = f"no credentials were found: {_words(error)}"
-            return StoreAccessDenied, f"{words}{CREDENTIALS_HINT}"
+            hint = f"; {AZURE_CREDENTIALS}" if self._azure else CREDENTIALS_HINT
+            return StoreAccessDenied, f"{words}{hint}"
         if status is not None:
             kind = self._kind_of_answer(status, code, operation)
             return kind, f"{_words(error)} (HTTP {status}, {code}){_hint(code)}"
@@ -230,11 +270,7 @@ class ObstoreDriver:
     def _kind_of_answer(self, status: int, code: str, operation: str) -> type[StoreError]:
         if not self._azure:
             return kind_of_code(status, code, operation)
-        if code == "ContainerNotFound":
-            return BucketNotFound
-        if code == "BlobAlreadyExists" and operation == "create":
-            return ObjectExists
-        return kind_of_status(status, operation)
+        return AZURE_KINDS.get(code) or kind_of_status(status, operation)
 
 
 def _hint(code: str) -> str:
@@ -255,15 +291,19 @@ def _words(error: Exception) -> str:
 
 
 def _status_and_code(error: Exception) -> tuple[int | None, str]:
-    """HTTP status and error code of an answer; a batch of deletes answers with codes alone."""
+    """HTTP status and error code of an answer."""
     text = _text(error)
-    if (deleting := _CODE_OF_DELETE.search(text)) is not None and "DeleteObjects" in text:
-        return 200, deleting[1]
+    if _PAST_THE_END.search(text):
+        return 416, ""  # Azurite answers as if there were something
+    deleting = _DELETE_FAILED.search(text)
+    if deleting is not None:  # of one object, in a batch that was a success as a whole
+        code = deleting[1]
+        return (int(code), "") if code.isdigit() else (200, code)
     status = _STATUS.search(text)
     if status is None:
         return None, ""
-    code = _CODE.search(text)
-    return int(status[1]), "" if code is None else code[1]
+    found = _CODE.search(text)
+    return int(status[1]), "" if found is None else found[1]
 
 
 def _without_status(error: Exception, operation: str) -> tuple[type[StoreError], str] | None:
