@@ -49,6 +49,7 @@ async def test_a_checkpoint_of_what_is_checkpointed_costs_nothing() -> None:
     async with opened(store) as database:
         await put(database, 1)
         await database.checkpoint()
+        await database.collect()
         before = await keys(store, "")
         await database.checkpoint()
         assert await keys(store, "") == before
@@ -61,6 +62,7 @@ async def test_what_older_checkpoints_needed_is_deleted_and_epoch_entries_stay()
             for i in range(5):
                 await put(database, i, bytes([owner]) * 2000)
                 await database.checkpoint()
+            await database.collect()
             last = database.position
     assert len(await keys(store, "checkpoints/")) == 2
     chunks = await keys(store, "chunks/")
@@ -81,6 +83,7 @@ async def test_the_first_checkpoint_of_an_owner_spares_the_last_of_the_one_befor
     async with opened(store) as database:
         await put(database, 2, b"new")
         await database.checkpoint()
+        await database.collect()
         assert set(old) <= set(await keys(store, "chunks/"))
         assert len(await keys(store, "checkpoints/")) == 2
 
@@ -263,6 +266,7 @@ async def test_content_that_was_collected_is_uploaded_again_when_it_comes_back()
     for value in (b"one" * 300, b"two" * 300, b"one" * 300):
         await put(database, 1, value)
         await database.checkpoint()
+        await database.collect()
         chunks = set(await keys(store, "chunks/"))
         async with opened(_copied(store)) as again:
             assert dump(again)["items"] == [(1, value, None)]
@@ -461,10 +465,13 @@ async def test_what_cannot_be_collected_does_not_fail_the_checkpoint() -> None:
         await put(database, i, bytes(9000))
         store.fail("delete", times=1000)
         await database.checkpoint()
+        with pytest.raises(StoreUnavailable):
+            await database.collect()
     assert len([info async for info in store.list("checkpoints/")]) == 3
     store.heal()
     await put(database, 4)
     await database.checkpoint()
+    await database.collect()
     assert len([info async for info in store.list("checkpoints/")]) == 2
     await database.close()
 

@@ -69,6 +69,7 @@ async def test_nothing_is_written_to_the_store_and_its_owner_goes_on(tmp_path: P
     async with opened(store) as database:
         await put(database, 1)
         await database.checkpoint()
+        await database.collect()
         before = store.count("write")
         await export_state(store, tmp_path / "a.db")
         assert store.count("write") == before
@@ -146,6 +147,7 @@ async def test_what_was_collected_is_refused_and_the_error_says_what_is_there(
         await put(database, i)
         times.append(clock.now_ms())
         await database.checkpoint()
+        await database.collect()
     with pytest.raises(HistoryNotKept, match="earliest.*retain_history") as caught:
         await export_state(store, tmp_path / "a.db", at=moment(times[1]))
     assert caught.value.earliest == moment(times[2])
@@ -168,6 +170,7 @@ async def test_reading_starts_over_when_collection_overtakes_it(tmp_path: Path) 
             for i in range(3):
                 await put(database, i, prefix.encode() * 300)
                 await database.checkpoint()
+                await database.collect()
             held.release()
             await exporting
             assert read(path) == dump(database)

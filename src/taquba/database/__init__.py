@@ -6,6 +6,7 @@ from taquba.database._database import Database as Database
 from taquba.database._database import Transaction as Transaction
 from taquba.database._export import Exported as Exported
 from taquba.database._export import export_state as export_state
+from taquba.database._orphans import ObjectKeys as ObjectKeys
 from taquba.database._replica import Lag as Lag
 from taquba.database._replica import Replica as Replica
 from taquba.database._report import CheckedCheckpoint as CheckedCheckpoint
@@ -34,6 +35,7 @@ __all__ = [
     "Group",
     "InvalidSchema",
     "Lag",
+    "ObjectKeys",
     "Orphans",
     "Progress",
     "Replica",

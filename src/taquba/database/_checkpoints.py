@@ -1,4 +1,4 @@
-"""Taking checkpoints beside the work, and deleting what they make superfluous."""
+"""Taking checkpoints beside the work."""
 
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,10 +17,11 @@ import apsw
 from taquba.database._chunks import ChunkStore, Contents
 from taquba.database._scratch import scratch_folder
 from taquba.errors import StoreError, TaqubaError
-from taquba.journal import Checkpoint, Position, collect, publish_checkpoint
+from taquba.journal import Checkpoint, Position, publish_checkpoint
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
+    from taquba.database._collection import Collector
     from taquba.database._config import DatabaseConfig
     from taquba.database._state import State
     from taquba.journal import Journal
@@ -102,7 +103,7 @@ class _Copy:
 
 
 class Checkpointer:
-    """Takes checkpoints when they are due, and collects what they make superfluous."""
+    """Takes checkpoints when they are due."""
 
     def __init__(
         self,
@@ -112,6 +113,8 @@ class Checkpointer:
         *,
         clock: Clock,
         config: DatabaseConfig,
+        chunks: ChunkStore,
+        collector: Collector,
         base: Checkpoint | None,
         entries: int,
         size: int,
@@ -122,8 +125,8 @@ class Checkpointer:
         self._journal = journal
         self._clock = clock
         self._config = config
-        self._chunks = ChunkStore(store, transfers=config.transfers)
-        self._kept: list[Contents] = []  # of this epoch, oldest first
+        self._chunks = chunks
+        self._collector = collector
         self._copy: _Copy | None = None
         self._due = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -212,7 +215,7 @@ class Checkpointer:
                 return
 
     async def take(self) -> None:
-        """Take a checkpoint of now, and collect.
+        """Take a checkpoint of now.
 
         Raises:
             StoreError, OSError: It could not be stored; nothing depends on it.
@@ -260,6 +263,7 @@ class Checkpointer:
             content=contents.to_json(),
             committed_at_ms=copied.committed_at_ms,
         )
+        self._collector.will_publish(copied.position.seq, contents)
         published = await publish_checkpoint(self._store, checkpoint)
         if published.content == checkpoint.content:
             self._chunks.published()
@@ -271,8 +275,7 @@ class Checkpointer:
         self.bytes -= copied.bytes
         self.seq = copied.position.seq
         self.taken += 1
-        self._kept.append(contents)
-        await self._collect(published)
+        self._collector.published(published, contents)
 
     async def _make_copy(self, path: str) -> _Copied:
         running = _Copy(self._state, path, self._config.pages_per_step)
@@ -293,15 +296,3 @@ class Checkpointer:
         finally:
             self._copy = None
             running.close()
-
-    async def _collect(self, checkpoint: Checkpoint) -> None:
-        keep = self._config.keep_checkpoints
-        del self._kept[:-keep]
-        try:
-            await collect(self._store, checkpoint, keep=keep)
-            if len(self._kept) == keep:
-                # Every checkpoint that is left is of this epoch.
-                await self._chunks.collect(self._journal.epoch, self._kept)
-        except StoreError as error:
-            # The checkpoint is taken all the same, and the next one collects again.
-            logger.warning("what a checkpoint made superfluous is not deleted yet: %s", error)

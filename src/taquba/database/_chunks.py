@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, BinaryIO, TypeVar, cast
@@ -23,7 +23,6 @@ from taquba.objectstore import ObjectStore
 __all__ = ["CHUNK_PREFIX", "ChunkStore", "Contents"]
 
 _FORMAT = 2
-_BATCH = 500
 _READ = 512 * 1024
 """Bytes that are looked at before others get the processor again."""
 _NOBODY = -1
@@ -122,6 +121,9 @@ class ChunkStore:
         self._transfers = transfers
         self._published = Blocks()
         self._pending: Blocks | None = None
+        self._uploads = 0
+        self.uploading: set[str] = set()
+        """Keys of the packs of the upload under way, or of the last one."""
         self.uploaded = 0
         self.uploaded_bytes = 0
         self.reused = 0
@@ -131,6 +133,8 @@ class ChunkStore:
     ) -> Contents:
         """Store what changed in a file since the last one that was `published`."""
         self._pending = None
+        self._uploads += 1
+        self.uploading = set()
         size = os.path.getsize(path)
         scan = Scan(self._published)
         with open(path, "rb") as file:
@@ -158,8 +162,10 @@ class ChunkStore:
 
         async def send(places: array[int]) -> Pack:
             async with processor:
-                pack, data = await asyncio.to_thread(_read_pack, file, places)
-            await self._store.put(chunk_key(epoch, pack.digest), data)
+                pack, data = await asyncio.to_thread(_read_pack, file, places, self._uploads)
+            key = chunk_key(epoch, pack.digest)
+            self.uploading.add(key)
+            await self._store.put(key, data)
             self.uploaded += 1
             self.uploaded_bytes += pack.size
             return pack
@@ -205,31 +211,6 @@ class ChunkStore:
             await asyncio.to_thread(file.check)
         finally:
             file.close()
-
-    async def collect(self, epoch: int, kept: Iterable[Contents]) -> int:
-        """Delete every pack up to `epoch` that no kept checkpoint needs; how many."""
-        needed = {key for contents in kept for key in contents.chunk_keys()}
-        doomed: list[str] = []
-        count = 0
-        async for key in self._keys_up_to(epoch):
-            if key not in needed:
-                doomed.append(key)
-            if len(doomed) == _BATCH:
-                count += await self._delete(doomed)
-                doomed = []
-        return count + await self._delete(doomed)
-
-    async def _keys_up_to(self, epoch: int) -> AsyncIterator[str]:
-        last = chunk_key(epoch, "~")
-        async for info in self._store.list(CHUNK_PREFIX):
-            if info.key > last:
-                return
-            yield info.key
-
-    async def _delete(self, keys: list[str]) -> int:
-        if keys:
-            await self._store.delete(keys)
-        return len(keys)
 
 
 class _File:
@@ -297,13 +278,13 @@ def _feed(scan: Scan, file: BinaryIO) -> None:
     scan.feed(file.read(_READ))
 
 
-def _read_pack(file: BinaryIO, places: array[int]) -> tuple[Pack, bytes]:
+def _read_pack(file: BinaryIO, places: array[int], upload: int) -> tuple[Pack, bytes]:
     """The pack of these blocks of a file; in a thread."""
     parts: list[bytes] = []
     for start, end in _runs(places):
         file.seek(places[start] * BLOCK)
         parts.append(file.read((end - start) * BLOCK))
-    return encode_pack(places, b"".join(parts))
+    return encode_pack(places, b"".join(parts), upload=upload)
 
 
 async def _in_order(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taquba._checks import whole
+from taquba.clock import Duration, seconds
 from taquba.errors import InvalidArgument
 
 __all__ = ["DatabaseConfig", "DatabaseStatistics"]
@@ -28,6 +29,11 @@ class DatabaseConfig:
     """Journal entries after which a much smaller share is enough."""
     keep_checkpoints: int = 2
     """Checkpoints that are kept; what only older ones need is deleted. At least 1."""
+    retain_history: Duration | None = None
+    """Keep what it takes to rebuild the state as of any moment of this last span of time, too.
+    None: no more than `keep_checkpoints`."""
+    collection_rate: float = 1000.0
+    """Objects per second that are deleted, or looked at for that, apart from a short burst."""
     chunk_size: int = 1024 * 1024
     """Bytes of database in one object of a checkpoint at most, 4 KiB to 16 MiB."""
     pages_per_step: int = 256
@@ -45,6 +51,10 @@ class DatabaseConfig:
         whole(self.checkpoint_bytes, "checkpoint_bytes", 1, 2**62)
         whole(self.checkpoint_entries, "checkpoint_entries", 1, 2**62)
         whole(self.keep_checkpoints, "keep_checkpoints", 1, 1000)
+        if self.retain_history is not None:
+            seconds(self.retain_history, name="retain_history")
+        if not self.collection_rate > 0:
+            raise InvalidArgument(f"collection_rate is {self.collection_rate}: more than 0")
         whole(self.chunk_size, "chunk_size", 4096, 16 * 1024 * 1024)
         whole(self.pages_per_step, "pages_per_step", 1, 2**31 - 1)
         whole(self.transfers, "transfers", 1, 1000)

@@ -7,12 +7,17 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from taquba.clock import Duration
 from taquba.database._checkpoints import Checkpointer
+from taquba.database._chunks import ChunkStore
+from taquba.database._collection import Collector
 from taquba.database._config import DatabaseConfig, DatabaseStatistics
 from taquba.database._machine import Machine
+from taquba.database._orphans import IsNamed, ObjectKeys, OrphanCollector, check_object_prefix
 from taquba.database._schema import SchemaModule
 from taquba.database._state import Execute
 from taquba.errors import Closed, InvalidState, TaqubaError
@@ -115,16 +120,30 @@ class Database:
     until what was seen is durable.
     """
 
-    def __init__(self, machine: Machine, journal: Journal, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        journal: Journal,
+        checkpointer: Checkpointer,
+        collector: Collector,
+        *,
+        store: ObjectStore,
+        clock: Clock,
+    ) -> None:
         """Use `open`."""
+        self._store = store
+        self._clock = clock
         self._machine = machine
         self._state = machine.state
         self._journal = journal
         self._checkpointer = checkpointer
+        self._collector = collector
         self._blocked: TaqubaError | None = None
         self._adding_module = asyncio.Lock()
         self._failure_callbacks: list[Callable[[TaqubaError], None]] = []
         self._checkpoints = asyncio.ensure_future(checkpointer.run())
+        self._collections = asyncio.ensure_future(collector.run())
+        self._object_keys: dict[str, ObjectKeys] = {}
         self._closing: asyncio.Future[None] | None = None
         self.execute: Execute = self._state.execute
         """Run one statement that reads; its rows come from `fetchone` and `fetchall`."""
@@ -166,18 +185,22 @@ class Database:
         except BaseException:
             machine.close()
             raise
+        chunks = ChunkStore(store, transfers=config.transfers)
+        collector = Collector(store, chunks, clock=clock, config=config, epoch=journal.epoch)
         checkpointer = Checkpointer(
             store,
             machine.state,
             journal,
             clock=clock,
             config=config,
+            chunks=chunks,
+            collector=collector,
             base=machine.base,
             entries=machine.replayed_entries,
             size=machine.replayed_bytes,
             committed_at_ms=machine.committed_at_ms,
         )
-        database = cls(machine, journal, checkpointer)
+        database = cls(machine, journal, checkpointer, collector, store=store, clock=clock)
         machine.attach(journal, checkpointer, database._failed)
         try:
             migrated = False
@@ -274,6 +297,56 @@ class Database:
             raise copy.copy(self._blocked)
         await self._checkpointer.take()
 
+    # -- deleting what is not needed --------------------------------------------------------
+
+    async def collect(self) -> None:
+        """Delete what is superfluous now; that also happens after each checkpoint.
+
+        Raises:
+            StoreError: It could not be deleted. No commit depends on it.
+            CorruptStore: What is needed cannot be told, so nothing was deleted.
+            Fenced, Closed, CommitUnknown: The database stopped.
+        """
+        if self._blocked is not None:
+            raise copy.copy(self._blocked)
+        await self._collector.collect()
+
+    def collect_orphans(
+        self, prefix: str, *, is_named: IsNamed, grace: Duration = timedelta(days=1)
+    ) -> ObjectKeys:
+        """Delete objects with this prefix that no row names, some time after that is durable.
+
+        Args:
+            prefix: What the keys of these objects begin with, such as ``"payloads/"``.
+            is_named: Tells which of some keys are named by a row. A key is named by the
+                transaction in `ObjectKeys.new`, may be handed on to other rows within a
+                transaction, and once it is gone is never named again.
+            grace: How old an unnamed object is at least before it is deleted.
+
+        Returns:
+            Makes the keys.
+
+        Raises:
+            InvalidArgument: The prefix is used already, or cannot be one; or `grace` is shorter
+                than two hours.
+        """
+        check_object_prefix(prefix, self._object_keys)
+        epoch = self._journal.epoch
+        keys = ObjectKeys(prefix, clock=self._clock, epoch=epoch)
+        orphans = OrphanCollector(
+            self._store,
+            self,
+            keys,
+            is_named,
+            grace,
+            clock=self._clock,
+            time=self._collector.time,
+            epoch=epoch,
+        )
+        self._object_keys[prefix] = keys
+        self._collector.orphans.append(orphans)
+        return keys
+
     # -- what it is -------------------------------------------------------------------------
 
     @property
@@ -333,9 +406,12 @@ class Database:
     async def _close(self, timeout: float | None) -> None:
         if self._blocked is None:
             self._block(Closed(_CLOSED))
-        self._checkpoints.cancel()
-        await asyncio.gather(self._checkpoints, return_exceptions=True)
-        await self._checkpointer.close(self._blocked or Closed("it was closed"))
+        tasks = (self._checkpoints, self._collections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for work in (self._checkpointer, self._collector):
+            await work.close(self._blocked or Closed(_CLOSED))
         try:
             await self._journal.close(timeout=timeout)
         finally:
@@ -347,6 +423,8 @@ class Database:
     def _failed(self, error: TaqubaError) -> None:
         self._block(error)
         self._checkpoints.cancel()
+        self._collections.cancel()
+        self._collector.failed(error)
         for callback in self._failure_callbacks:
             try:
                 callback(error)

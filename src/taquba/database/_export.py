@@ -130,7 +130,7 @@ class _Overtaken(Exception):
 
 
 class _Void(Exception):
-    """A replaced writer published this checkpoint, after its chunks had been collected."""
+    """This checkpoint was published so late that what it needs had been collected."""
 
 
 class _Export:
@@ -190,11 +190,28 @@ class _Export:
         except CorruptStore as error:
             if await self._is_gone(base):
                 raise _Overtaken from error
-            newest = await newest_checkpoint(self._store)
-            replaced = newest is not None and newest.position.epoch > base.position.epoch
-            if replaced and await self._misses_chunks(contents):
+            if await self._misses_chunks(contents) and await self._is_superseded(base):
                 raise _Void from error
             raise
+
+    async def _is_superseded(self, base: Checkpoint) -> bool:
+        """Whether it may have appeared only after its chunks had been collected."""
+        newest = await newest_checkpoint(self._store)
+        assert newest is not None
+        replaced = newest.position.epoch > base.position.epoch
+        return replaced or await self._lacks_first_entry(base)
+
+    async def _lacks_first_entry(self, base: Checkpoint) -> bool:
+        """Whether what follows it is gone, as it is below the oldest checkpoint that is kept."""
+        newest = await newest_checkpoint(self._store)
+        if newest is None or newest.position.seq <= base.position.seq:
+            return False
+        async with aclosing(replay(self._store, base.position)) as log:
+            try:
+                await anext(log)
+            except JournalGap as error:
+                return error.seq == base.position.seq
+        return False
 
     async def _misses_chunks(self, contents: Contents) -> bool:
         missing = contents.chunk_keys()
@@ -222,12 +239,17 @@ class _Export:
                         committed_at_ms = latest(committed_at_ms, entry.committed_at_ms)
                         entries += 1
                         await asyncio.sleep(0)
-        except JournalGap as error:
+        except CorruptStore as error:
+            gap = isinstance(error, JournalGap)
             if base is None:
-                await self._explain(error)
+                if gap:
+                    await self._explain(error)
             elif await self._is_gone(base):
                 raise _Overtaken from error
+            elif gap and await self._lacks_first_entry(base):
+                raise _Void from error
             raise
+        await self._look_again(base)
         return Exported(
             position=position,
             committed_at_ms=committed_at_ms,
@@ -241,7 +263,16 @@ class _Export:
     async def _is_gone(self, base: Checkpoint) -> bool:
         return await read_checkpoint(self._store, base.position.seq) is None
 
-    async def _explain(self, gap: JournalGap) -> None:
+    async def _look_again(self, base: Checkpoint | None) -> None:
+        """What was collected is no tail, and a slow opener may have left a stray entry there."""
+        if base is not None:
+            gone = await self._is_gone(base)
+        else:
+            gone = self._at_ms is None and await newest_checkpoint(self._store) is not None
+        if gone:
+            raise _Overtaken
+
+    async def _explain(self, gap: CorruptStore) -> None:
         """Why the log has a gap after its beginning, if that is no damage."""
         later: Checkpoint | None = None
         async for checkpoint in checkpoints(self._store):

@@ -1,7 +1,11 @@
 """Packs: the objects that hold the blocks of a checkpoint's database file.
 
-The raw content of a pack is the places of its blocks, ascending, four bytes each (big-endian),
-and then the blocks. It is stored compressed, under a name that ends with its sha256.
+The raw content of a pack is the number of the upload that made it, in eight bytes, the places of
+its blocks, ascending, four bytes each (all big-endian), and then the blocks. It is stored
+compressed, under a name that ends with its sha256.
+
+The number makes each upload's packs unlike those of all others of its epoch, so that a name that
+was deleted is never used again: a deletion whose answer was lost may still happen much later.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ _SAMPLE = 32 * 1024
 _WORTHWHILE = 0.9
 """Content of which a sample compresses to no less than this share is stored as it is."""
 _NUMBER = 4
+_UPLOAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,15 @@ def chunk_key(epoch: int, digest: str) -> str:
     return f"{CHUNK_PREFIX}{epoch:010d}-{digest}"
 
 
-def encode_pack(places: Sequence[int], content: bytes) -> tuple[Pack, bytes]:
-    """The pack with these blocks of a file, one after the other in `content`; and the object."""
+def encode_pack(places: Sequence[int], content: bytes, *, upload: int = 0) -> tuple[Pack, bytes]:
+    """The pack with these blocks of a file, one after the other in `content`; and the object.
+
+    `upload` tells uploads by the same writer apart.
+    """
     numbers = array("I", places)
     if sys.byteorder == "little":
         numbers.byteswap()
-    raw = numbers.tobytes() + content
+    raw = upload.to_bytes(_UPLOAD) + numbers.tobytes() + content
     sample = raw[len(raw) // 2 :][:_SAMPLE]
     compressible = len(zlib.compress(sample, _LEVEL)) < _WORTHWHILE * len(sample)
     data = zlib.compress(raw, _LEVEL if compressible else 0)
@@ -74,15 +82,15 @@ def decode_pack(
         raise damaged(key, checkpoint, f"it cannot be decompressed ({error})") from error
     if sha256(raw).hexdigest() != pack.digest:
         raise damaged(key, checkpoint, "its content does not match its name")
-    expected = pack.blocks * (_NUMBER + block_size)
+    expected = _UPLOAD + pack.blocks * (_NUMBER + block_size)
     if len(raw) != expected:
         raise damaged(key, checkpoint, f"it holds {len(raw)} bytes instead of {expected}")
-    places = array("I", raw[: pack.blocks * _NUMBER])
+    places = array("I", raw[_UPLOAD : _UPLOAD + pack.blocks * _NUMBER])
     if sys.byteorder == "little":
         places.byteswap()
     if any(one >= other for one, other in itertools.pairwise(places)):
         raise damaged(key, checkpoint, "the places of its blocks are not in order")
-    return places, memoryview(raw)[pack.blocks * _NUMBER :]
+    return places, memoryview(raw)[_UPLOAD + pack.blocks * _NUMBER :]
 
 
 def damaged(key: str, checkpoint: str, reason: str) -> CorruptStore:

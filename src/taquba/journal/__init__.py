@@ -17,7 +17,7 @@ from taquba.journal._checkpoint import (
     publish_checkpoint,
     read_checkpoint,
 )
-from taquba.journal._collect import Collected, collect
+from taquba.journal._collect import Collected, Pace, collect
 from taquba.journal._config import JournalConfig, JournalStatistics
 from taquba.journal._entry import Entry, Kind
 from taquba.journal._history import checkpoint_as_of, checkpoints
@@ -51,6 +51,7 @@ __all__ = [
     "LogWalk",
     "Manifests",
     "Overtaken",
+    "Pace",
     "Position",
     "StateMachine",
     "Tail",

@@ -89,6 +89,7 @@ class Queue(QueueReader):
         clock: Clock | None = None,
         commit_interval: Duration = 0.01,
         close_timeout: Duration = timedelta(seconds=30),
+        retain_history: Duration | None = None,
     ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
 
@@ -102,6 +103,8 @@ class Queue(QueueReader):
             commit_interval: While a write is under way, the next one starts this much later at
                 the earliest. Longer means fewer requests, shorter means less waiting.
             close_timeout: How long `close` waits for commits that the store does not take.
+            retain_history: Keep what it takes to rebuild the state as of any moment of this last
+                span of time. None keeps no more than is needed to go on.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -128,6 +131,7 @@ class Queue(QueueReader):
                 raise wrong_type(f"queues[{name!r}] must be a QueueConfig", entry)
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
+        database_config = DatabaseConfig(retain_history=retain_history)
 
         async def opening() -> Queue:
             used_clock = clock or SystemClock()
@@ -138,7 +142,7 @@ class Queue(QueueReader):
                     store,
                     [QUEUE_SCHEMA],
                     clock=used_clock,
-                    config=DatabaseConfig(),
+                    config=database_config,
                     journal_config=journal,
                 )
                 core = Core(database, used_clock, config, configs)
