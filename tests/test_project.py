@@ -175,13 +175,13 @@ PUBLIC = {
         Checkpoint checkpoint_as_of checkpoint_key CHECKPOINT_PREFIX checkpoints collect Collected
         contradiction Entry entry_key EpochMark Journal JOURNAL_PREFIX JournalConfig JournalGap
         JournalStatistics Kind list_checkpoints LogWalk Manifests newest_checkpoint Overtaken
-        Pace Position publish_checkpoint read_checkpoint read_entry read_manifests replay seq_of_key
-        START StateMachine Tail
+        Pace Position publish_checkpoint read_checkpoint read_entry read_manifests replay
+        seq_of_key START StateMachine Tail
     """,
     "taquba.database": """
         Check CheckedCheckpoint Database DatabaseConfig DatabaseStatistics Execute export_state
-        Exported Finding Group InvalidSchema Lag ObjectKeys Orphans Progress Replica Rows SchemaModule
-        Survey Transaction verify VerifyReport
+        Exported Finding Group InvalidSchema Lag ObjectKeys Orphans Progress Replica Rows
+        SchemaModule Survey Transaction verify VerifyReport
     """,
     "taquba.queue": """
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Follower Handler Job JobPage
