@@ -14,6 +14,7 @@
     ├── Closed                     you closed it (or its owner failed) and went on using it
     ├── CorruptStore               stored data is damaged; taquba stops instead of guessing
     ├── HistoryNotKept             a moment of the past from which nothing is left
+    ├── StateFull                  memory or scratch disk has no room for the state
     ├── IncompatibleStore          written by a newer taquba
     ├── CommitUnknown              gave up waiting; the commit may still happen
     ├── InvalidArgument            bad input, refused before anything was written
@@ -71,6 +72,7 @@ __all__ = [
     "ReservedName",
     "RunNotFound",
     "SerializationError",
+    "StateFull",
     "StoreAccessDenied",
     "StoreError",
     "StoreUnavailable",
@@ -165,6 +167,14 @@ class CorruptStore(TaqubaError):
 
 def _rebuild_corrupt_store(message: str, key: str) -> CorruptStore:
     return CorruptStore(message, key=key)
+
+
+class StateFull(TaqubaError):
+    """There is no room for the state here: the scratch disk or the memory is full.
+
+    Nothing that was acknowledged is lost. If it happened while the store was open, it is not
+    open any more: make room, and open it again.
+    """
 
 
 class HistoryNotKept(TaqubaError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from taquba.clock import ManualClock
 from taquba.database import Database, DatabaseConfig, SchemaModule
@@ -28,6 +29,23 @@ LAZY = DatabaseConfig(checkpoint_bytes=2**40, checkpoint_entries=2**40)
 """Takes no checkpoint by itself."""
 
 
+_state: Literal["memory", "disk"] = "memory"
+
+
+def keep_state(where: Literal["memory", "disk"]) -> None:
+    """Where databases that are opened from now on keep their state."""
+    global _state
+    _state = where
+
+
+def kept(config: DatabaseConfig) -> DatabaseConfig:
+    """These settings, with the state where it is to be."""
+    if _state == "memory":
+        return config
+    # With so small a cache, changed pages are written in the middle of transactions.
+    return dataclasses.replace(config, state="disk", cache_bytes=16 * 1024)
+
+
 async def open_database(
     store: ObjectStore,
     *modules: SchemaModule,
@@ -38,7 +56,7 @@ async def open_database(
         store,
         modules or [ITEMS],
         clock=ManualClock(),
-        config=config,
+        config=kept(config),
         journal_config=journal_config,
     )
 

@@ -21,9 +21,9 @@ from taquba.errors import Closed, Fenced, StoreUnavailable
 from taquba.objectstore import MemoryStore
 from taquba.testing import FaultyStore
 
-from .harness import EAGER, ITEMS, LAZY, dump, keys, open_database, opened, put
+from .harness import EAGER, ITEMS, LAZY, dump, kept, keys, open_database, opened, put
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("state")]
 
 
 async def test_only_changed_chunks_are_uploaded_again() -> None:
@@ -445,10 +445,12 @@ async def test_a_full_scratch_disk_fails_the_checkpoint_and_no_commit() -> None:
 async def test_a_checkpoint_that_failed_is_tried_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scratch = tmp_path / "scratch"  # not there
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     clock = ManualClock()
     config = DatabaseConfig(checkpoint_bytes=20_000, scratch=str(scratch))
-    database = await Database.open(MemoryStore(), [ITEMS], clock=clock, config=config)
+    database = await Database.open(MemoryStore(), [ITEMS], clock=clock, config=kept(config))
+    scratch.rmdir()
     await put(database, 1, bytes(30_000))  # makes one due, and nothing after it does
     await _until(lambda: "will be tried again" in caplog.text)
     scratch.mkdir()

@@ -19,7 +19,9 @@ from taquba.journal import JournalConfig
 from taquba.objectstore import MemoryStore, ObjectInfo
 from taquba.testing import FaultyStore
 
-from .harness import EAGER, ITEMS, LAZY, dump, keys, open_database, opened, put
+from .harness import EAGER, ITEMS, LAZY, dump, kept, keys, open_database, opened, put
+
+pytestmark = pytest.mark.usefixtures("state")
 
 EXTRA = SchemaModule(
     name="extra", version=1, statements=("CREATE TABLE extra (id INTEGER NOT NULL PRIMARY KEY)",)
@@ -126,7 +128,7 @@ async def _live_until_death(
             store,
             [ITEMS],
             clock=ManualClock(seed=life),
-            config=config,
+            config=kept(config),
             journal_config=JournalConfig(commit_interval=0, window=4),
         )
         for n in range(_TRANSACTIONS):

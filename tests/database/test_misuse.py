@@ -13,7 +13,7 @@ from taquba.testing import FaultyStore
 
 from .harness import dump, open_database, opened, put
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("state")]
 
 
 async def _keys_after_reopening(store: MemoryStore) -> list[int]:

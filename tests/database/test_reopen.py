@@ -12,7 +12,7 @@ from taquba.objectstore import MemoryStore
 
 from .harness import EAGER, LAZY, dump, keys, open_database, opened, put
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("state")]
 
 _KEYS = st.integers(0, 40)
 _CHANGE = st.one_of(

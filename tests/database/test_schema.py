@@ -14,7 +14,7 @@ from taquba.testing import FaultyStore
 
 from .harness import ITEMS, dump, keys, open_database, opened, put
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("state")]
 
 EXTRA = SchemaModule(
     name="extra",

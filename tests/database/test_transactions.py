@@ -12,7 +12,7 @@ from taquba.testing import FaultyStore
 
 from .harness import dump, open_database, opened, put
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("state")]
 
 
 async def test_what_is_durable_is_there_after_reopening() -> None:

@@ -88,6 +88,7 @@ def real(effects: ModelEffects | None) -> Effects | None:
 
 
 class QueueMachine(RuleBasedStateMachine):
+    state = "memory"
     jobs = Bundle("jobs")
     claims = Bundle("claims")
 
@@ -97,7 +98,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.world = World()
         self.start_ms = self.world.clock.now_ms()
         self.model = Model(RULES)
-        self.queue: Queue = self.run(self.world.open(queues=CONFIGS))
+        self.options: dict[str, Any] = {"queues": CONFIGS, "state": self.state}
+        self.queue: Queue = self.run(self.world.open(**self.options))
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Do something, and let all that follows from it happen."""
@@ -274,14 +276,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.queue = self.run(self.world.crash(queues=CONFIGS))
+        self.queue = self.run(self.world.crash(**self.options))
         self.model.crash()
         self.run(self.world.bury())
 
     @rule()
     def close(self) -> None:
         self.run(self.queue.close())
-        self.queue = self.run(self.world.open(queues=CONFIGS))
+        self.queue = self.run(self.world.open(**self.options))
         self.run(self.world.bury())
         self.model.crash()
 
@@ -299,7 +301,7 @@ class QueueMachine(RuleBasedStateMachine):
             if held is not None:
                 calls.insert(1, self.queue.ack(held[0], real(effects)))
             tasks = [await started(self.world, call) for call in calls]
-            self.queue = await self.world.crash(queues=CONFIGS)
+            self.queue = await self.world.crash(**self.options)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -392,8 +394,7 @@ class QueueMachine(RuleBasedStateMachine):
         return True
 
 
-TestQueue = pytest.mark.timeout(120)(QueueMachine.TestCase)
-TestQueue.settings = settings(
+_SETTINGS = settings(
     max_examples=80,
     stateful_step_count=30,
     deadline=None,
@@ -401,3 +402,13 @@ TestQueue.settings = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
+TestQueue = pytest.mark.timeout(120)(QueueMachine.TestCase)
+TestQueue.settings = _SETTINGS
+
+
+class DiskQueueMachine(QueueMachine):
+    state = "disk"
+
+
+TestQueueOnDisk = pytest.mark.timeout(120)(DiskQueueMachine.TestCase)
+TestQueueOnDisk.settings = settings(_SETTINGS, max_examples=40)

@@ -90,7 +90,7 @@ class Plan:
         count = len(self._digests) // _DIGEST
         owners = before.owners[:count]
         gone = len(before) - len(owners)
-        owners.extend([_UNWRITTEN] * (count - len(owners)))
+        owners += array("I", [_UNWRITTEN]) * (count - len(owners))
         for place in scan.changed:
             owners[place] = _UNWRITTEN
         live: Counter[int] = Counter()
@@ -102,11 +102,15 @@ class Plan:
         doomed = _to_rewrite(before.packs, live, budget, pack_blocks)
         self.kept = [i for i in range(len(before.packs)) if i not in doomed]
         """Indexes of the packs before that stay."""
-        new_index = {index: i for i, index in enumerate(self.kept)}
-        self._owners = array("I", [new_index.get(owner, _UNWRITTEN) for owner in owners])
+        self._owners = owners
         self._packs = [before.packs[i] for i in self.kept]
-        self.places = array("I", [i for i, o in enumerate(self._owners) if o == _UNWRITTEN])
+        self.places = array("I")
         """Of all blocks that have to be written."""
+        new_index = {index: i for i, index in enumerate(self.kept)}
+        for start in range(0, count, _AT_ONCE):
+            some = [new_index.get(o, _UNWRITTEN) for o in owners[start : start + _AT_ONCE]]
+            owners[start : start + _AT_ONCE] = array("I", some)
+            self.places.extend([i for i, o in enumerate(some, start) if o == _UNWRITTEN])
 
     def groups(self) -> Iterator[array[int]]:
         """The places of the blocks of each new pack."""

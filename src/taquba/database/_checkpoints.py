@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import apsw
 
 from taquba.database._chunks import ChunkStore, Contents
+from taquba.database._pace import Pace
 from taquba.database._scratch import scratch_folder
 from taquba.errors import StoreError, TaqubaError
 from taquba.journal import Checkpoint, Position, publish_checkpoint
@@ -61,9 +62,9 @@ class _Copy:
     is the state at the moment of its last step, and that has to be the moment of a seal.
     """
 
-    def __init__(self, state: State, path: str, pages_per_step: int) -> None:
+    def __init__(self, state: State, path: str, pages_per_step: int, clock: Clock) -> None:
         self._path = path
-        self._pages = pages_per_step
+        self._pace = Pace(clock, pages_per_step)
         self.copied: _Copied | None = None
         self.error: OSError | None = None
         self.moved = asyncio.Event()
@@ -85,7 +86,8 @@ class _Copy:
             return False
         self.moved.set()
         try:
-            return self._backup.step(self._pages)
+            with self._pace as pages:
+                return self._backup.step(pages)
         except apsw.Error as error:
             self.error = self._failed(error)
             self.error.__cause__ = error
@@ -278,7 +280,7 @@ class Checkpointer:
         self._collector.published(published, contents)
 
     async def _make_copy(self, path: str) -> _Copied:
-        running = _Copy(self._state, path, self._config.pages_per_step)
+        running = _Copy(self._state, path, self._config.pages_per_step, self._clock)
         self._copy = running
         try:
             while running.copied is None:

@@ -221,7 +221,6 @@ class _File:
         self._count = contents.size // contents.block_size
         self._owners = array("i", [_NOBODY]) * self._count
         self._file = open(path, "w+b")  # noqa: SIM115 - `close` closes it
-        self._file.truncate(contents.size)
 
     def close(self) -> None:
         self._file.close()

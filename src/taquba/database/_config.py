@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from taquba._checks import whole
 from taquba.clock import Duration, seconds
@@ -37,17 +38,23 @@ class DatabaseConfig:
     chunk_size: int = 1024 * 1024
     """Bytes of database in one object of a checkpoint at most, 4 KiB to 16 MiB."""
     pages_per_step: int = 256
-    """Pages (of 4 KiB) that a checkpoint copies before it lets others go on."""
+    """Pages (of 4 KiB) that a checkpoint copies before it lets others go on, at most: fewer
+    where that would take longer than two milliseconds."""
     transfers: int = 8
     """Chunks that are uploaded or downloaded at the same time."""
+    state: Literal["memory", "disk"] = "memory"
+    """Where the database is: in memory, up to 2 GiB; or in a scratch file on the local disk,
+    which is deleted at the end and useless to anybody else. Then memory is bounded."""
     cache_bytes: int = 64 * 1024 * 1024
-    """SQLite's page cache, on top of the database itself."""
+    """SQLite's page cache; in memory it comes on top of the database itself."""
     scratch: str | None = None
-    """Folder for temporary copies; None: the system's."""
+    """Folder for scratch files, as large as the database each; None: the system's."""
 
     def __post_init__(self) -> None:
         if not self.checkpoint_share > 0:
             raise InvalidArgument(f"checkpoint_share is {self.checkpoint_share}: more than 0")
+        if self.state not in ("memory", "disk"):
+            raise InvalidArgument(f"state is {self.state!r}: 'memory' or 'disk'")
         whole(self.checkpoint_bytes, "checkpoint_bytes", 1, 2**62)
         whole(self.checkpoint_entries, "checkpoint_entries", 1, 2**62)
         whole(self.keep_checkpoints, "keep_checkpoints", 1, 1000)

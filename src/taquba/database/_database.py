@@ -19,7 +19,7 @@ from taquba.database._config import DatabaseConfig, DatabaseStatistics
 from taquba.database._machine import Machine
 from taquba.database._orphans import IsNamed, ObjectKeys, OrphanCollector, check_object_prefix
 from taquba.database._schema import SchemaModule
-from taquba.database._state import Execute
+from taquba.database._state import NO_ROOM, Execute
 from taquba.errors import Closed, InvalidState, TaqubaError
 from taquba.journal import Journal, JournalConfig, Position
 
@@ -89,12 +89,19 @@ class Transaction:
             # The savepoint is gone, and with it the transaction of everybody in this batch.
             # The seal will find that out, and stop the journal before anything is stored.
             state.unsealed = True
+            for cause in (error, problem):
+                if isinstance(cause, NO_ROOM):
+                    state.problem = state.no_room(cause)
             with contextlib.suppress(TaqubaError):
                 database._journal.append()
+            if state.problem is not None:
+                raise copy.copy(state.problem) from problem
             if error is not None:
                 error.add_note(f"the database stops, since this ended its transaction: {problem}")
                 return
             raise
+        if isinstance(error, NO_ROOM):
+            raise state.no_room(error) from error
         if kind is None and state.connection.total_changes() != self._before:
             state.unsealed = True
             self.ticket = database._journal.append()
@@ -114,7 +121,7 @@ class Transaction:
 
 @final
 class Database:
-    """A SQLite database in memory, whose every committed change is in the journal.
+    """A SQLite database, in memory or on the local disk, whose changes are in the journal.
 
     Reading is immediate and sees what was committed here, durable or not; `barrier` waits
     until what was seen is durable.

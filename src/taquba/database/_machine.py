@@ -14,8 +14,8 @@ from taquba.database._body import BODY_VERSION
 from taquba.database._checkpoints import latest
 from taquba.database._chunks import ChunkStore, Contents
 from taquba.database._schema import SchemaModule
-from taquba.database._scratch import scratch_folder
-from taquba.database._state import State
+from taquba.database._scratch import ScratchFile, naming_a_full_disk, scratch_folder
+from taquba.database._state import NO_ROOM, State
 from taquba.errors import CorruptStore, IncompatibleStore, TaqubaError
 from taquba.journal import Checkpoint, Entry, Position
 
@@ -38,6 +38,7 @@ class Machine:
         self._modules = {module.name: module for module in modules}
         self._config = config
         self._state: State | None = None
+        self._file: ScratchFile | None = None
         self._journal: Journal | None = None
         self._checkpointer: Checkpointer | None = None
         self._on_failure: Callable[[TaqubaError], None] | None = None
@@ -69,6 +70,9 @@ class Machine:
     def close(self) -> None:
         if self._state is not None:
             self._state.close()
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
 
     # -- opening ----------------------------------------------------------------------------
 
@@ -100,37 +104,62 @@ class Machine:
         self.base = checkpoint
         self.replayed_entries = self.replayed_bytes = 0
         self.committed_at_ms = None if checkpoint is None else checkpoint.as_of_ms
-        state = State(self._config.cache_bytes)
         try:
-            if checkpoint is None:
-                state.create()
-            else:
-                await self._load(state, checkpoint)
+            with naming_a_full_disk(self._config.scratch):
+                await self._restore(checkpoint)
         except BaseException:
-            state.close()
+            self.close()
+            self._state = None
             raise
-        self._state = state
 
-    async def _load(self, state: State, checkpoint: Checkpoint) -> None:
-        name = f"checkpoint {checkpoint.position.seq}"
-        contents = Contents.from_json(name, checkpoint.content)
-        self._check_versions(contents.modules)
-        chunks = ChunkStore(self._store, transfers=self._config.transfers)
-        async with scratch_folder(self._config.scratch) as folder:
-            path = os.path.join(folder, "checkpoint.db")
-            await chunks.download(contents, path)
+    async def _restore(self, checkpoint: Checkpoint | None) -> None:
+        contents: Contents | None = None
+        if checkpoint is not None:
+            name = f"checkpoint {checkpoint.position.seq}"
+            contents = Contents.from_json(name, checkpoint.content)
+            self._check_versions(contents.modules)
+        if self._config.state == "disk":
+            self._file = ScratchFile(self._config.scratch)
+            if contents is not None:
+                await self._download(contents, self._file.path)
+            self._state = State(self._config.cache_bytes, self._file.path)
+            self._file.hide()
+        else:
+            self._state = State(self._config.cache_bytes)
+            if contents is not None:
+                async with scratch_folder(self._config.scratch) as folder:
+                    path = os.path.join(folder, "checkpoint.db")
+                    await self._download(contents, path)
+                    await self._copy_from(path, contents)
+        if contents is None:
+            self._state.create()
+        else:
+            self._check_loaded(self._state, contents)
+
+    async def _download(self, contents: Contents, path: str) -> None:
+        await ChunkStore(self._store, transfers=self._config.transfers).download(contents, path)
+
+    async def _copy_from(self, path: str, contents: Contents) -> None:
+        try:
+            source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
             try:
-                source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
-                try:
-                    with state.loading(source) as backup:
-                        while not backup.step(self._config.pages_per_step):
-                            await asyncio.sleep(0)
-                finally:
-                    source.close()
-                state.tables_changed()
-                found = state.versions()
-            except apsw.Error as error:
-                raise CorruptStore(f"{name} is damaged: SQLite says {error}") from error
+                with self.state.loading(source) as backup:
+                    while not backup.step(self._config.pages_per_step):
+                        await asyncio.sleep(0)
+            finally:
+                source.close()
+        except NO_ROOM as error:
+            raise self.state.no_room(error) from error
+        except apsw.Error as error:
+            raise CorruptStore(f"{contents.name} is damaged: SQLite says {error}") from error
+
+    def _check_loaded(self, state: State, contents: Contents) -> None:
+        name = contents.name
+        try:
+            state.tables_changed()
+            found = state.versions()
+        except apsw.Error as error:
+            raise CorruptStore(f"{name} is damaged: SQLite says {error}") from error
         if found != contents.modules:
             raise CorruptStore(
                 f"{name} is damaged: its tables have versions {found}, its manifest says "

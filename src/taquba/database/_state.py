@@ -1,4 +1,4 @@
-"""The SQLite database itself: in memory, changed in batches, each batch a patchset."""
+"""The SQLite database itself: changed in batches, each batch a patchset."""
 
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,9 +17,12 @@ import apsw
 from taquba.database._apply import apply_body
 from taquba.database._body import encode_body
 from taquba.database._schema import MODULES_TABLE, InvalidSchema, check_tables, table_names
-from taquba.errors import InvalidState
+from taquba.errors import CorruptStore, InvalidState, StateFull
 
-__all__ = ["Execute", "Rows", "State"]
+__all__ = ["NO_ROOM", "Execute", "Rows", "State"]
+
+NO_ROOM = (apsw.FullError, apsw.IOError, apsw.NoMemError)
+"""What SQLite raises when it cannot write the file. It may have rolled back everything then."""
 
 
 class Rows(Protocol):
@@ -37,25 +40,24 @@ Execute = Callable[..., Rows]
 _numbers = itertools.count()
 """Names for in-memory files, which are shared by name within a process."""
 
-_LARGEST = 2**47
-"""Bytes; the limit of SQLite's in-memory files is lifted to this from one gibibyte."""
+_LARGEST = 2**31 - 2**16
+"""Bytes; the limit of SQLite's in-memory files is lifted to this from one gibibyte. More cannot
+be allocated at a time."""
 _LOADING_CACHE_KIB = 2048
 
 
 class State:
     """One connection, whose changes since the last seal are recorded by a session.
 
-    The file lives in SQLite's ``memdb`` VFS rather than in ``:memory:``: there, a commit by
-    the same connection is carried over into a running backup instead of restarting it.
+    In memory, the file lives in SQLite's ``memdb`` VFS rather than in ``:memory:``: there, as
+    on a disk, a commit by the same connection is carried over into a running backup instead of
+    restarting it.
     """
 
-    def __init__(self, cache_bytes: int) -> None:
-        self.connection = apsw.Connection(
-            f"file:/taquba-{next(_numbers)}?vfs=memdb",
-            flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
-        )
-        limit = ctypes.c_int64(_LARGEST)
-        self.connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
+    def __init__(self, cache_bytes: int, path: str | None = None) -> None:
+        """Open the file `path`, or a new one in memory."""
+        self.on_disk = path is not None
+        self.connection = _in_memory() if path is None else apsw.Connection(path)
         # Without this SQLite prepares a statement anew whenever a value is bound that its
         # planner once looked at to judge a partial index: six times the cost of a claim.
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -67,7 +69,7 @@ class State:
         ):
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self._cache_kib = cache_bytes // 1024
-        self._set_cache(self._cache_kib, spill="OFF")
+        self._set_cache(self._cache_kib, spill=self.on_disk)
         self.execute: Execute = self.connection.execute
         self.control: Execute = self.connection.cursor().execute
         """As `execute`, without the price of a cursor of its own: for what has no rows."""
@@ -76,6 +78,8 @@ class State:
         """Whether somebody is amid a transaction, which neither counts yet nor is undone."""
         self.unsealed = False
         """Whether something was committed since the last seal; whoever commits says so."""
+        self.problem: StateFull | None = None
+        """Why this is not what was committed any more: something took back a whole batch."""
         self._statements: list[str] = []
         self._tables: frozenset[str] = frozenset()
         self._schema_version = 0
@@ -119,7 +123,11 @@ class State:
         if self.session is not None:
             self.session.close()
             self.session = None
-            self.control("COMMIT")
+            try:
+                self.control("COMMIT")
+            except NO_ROOM as error:
+                self.problem = self.no_room(error)
+                raise self.problem from error
             self._changes = self.connection.total_changes()
 
     def seal(self) -> bytes | None:
@@ -141,6 +149,8 @@ class State:
         return encode_body(statements, patchset)
 
     def _check_sealable(self) -> None:
+        if self.problem is not None:
+            raise self.problem
         if self.in_transaction:
             raise InvalidState(
                 "the event loop ran in the middle of a transaction: leave "
@@ -206,16 +216,16 @@ class State:
         """A backup of `source` into this database, which is empty."""
         # With a cache that keeps all that is not committed, the last step would copy the
         # whole database a second time, and the event loop would stand still meanwhile.
-        self._set_cache(_LOADING_CACHE_KIB, spill="ON")
+        self._set_cache(_LOADING_CACHE_KIB, spill=True)
         try:
             with self.connection.backup("main", source, "main") as backup:
                 yield backup
         finally:
-            self._set_cache(self._cache_kib, spill="OFF")
+            self._set_cache(self._cache_kib, spill=self.on_disk)
 
-    def _set_cache(self, kib: int, *, spill: str) -> None:
+    def _set_cache(self, kib: int, *, spill: bool) -> None:
         self.connection.execute(f"PRAGMA cache_size = -{kib}").fetchall()
-        self.connection.execute(f"PRAGMA cache_spill = {spill}").fetchall()
+        self.connection.execute(f"PRAGMA cache_spill = {'ON' if spill else 'OFF'}").fetchall()
 
     def apply(self, name: str, body: bytes) -> bool:
         """Apply a body that `seal` made of the same state; whether it changed tables.
@@ -225,11 +235,28 @@ class State:
         Raises:
             CorruptStore: It does not fit this state.
         """
-        tables = apply_body(self.connection, self._tables, name, body)
+        try:
+            tables = apply_body(self.connection, self._tables, name, body)
+        except CorruptStore as error:
+            if isinstance(error.__cause__, NO_ROOM):
+                raise self.no_room(error.__cause__) from error
+            raise
         if tables is not None:
             self.tables_changed()
         self._changes = self.connection.total_changes()
         return tables is not None
+
+    def no_room(self, error: apsw.Error) -> StateFull:
+        """The error to raise when SQLite raised one of `NO_ROOM`."""
+        advice = (
+            "The scratch disk is full, or fails: make room, or choose another folder (scratch=…)"
+            if self.on_disk
+            else "In memory it may take 2 GiB, if there is so much: state='disk' has no limit"
+        )
+        return StateFull(
+            f"the state has no room here ({error}). {advice}. Nothing that was acknowledged is "
+            "lost; open the store again to go on"
+        )
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -247,6 +274,16 @@ class State:
             self.session.close()
             self.session = None
         self.connection.close()
+
+
+def _in_memory() -> apsw.Connection:
+    connection = apsw.Connection(
+        f"file:/taquba-{next(_numbers)}?vfs=memdb",
+        flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+    )
+    limit = ctypes.c_int64(_LARGEST)
+    connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
+    return connection
 
 
 def _written_outside() -> InvalidState:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
@@ -39,9 +40,6 @@ from taquba.queue._records import (
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
 from taquba.queue._worker import Handler, OnError, Worker
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["Queue"]
 
@@ -90,6 +88,8 @@ class Queue(QueueReader):
         commit_interval: Duration = 0.01,
         close_timeout: Duration = timedelta(seconds=30),
         retain_history: Duration | None = None,
+        state: Literal["memory", "disk"] = "memory",
+        scratch: str | os.PathLike[str] | None = None,
     ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
 
@@ -105,6 +105,11 @@ class Queue(QueueReader):
             close_timeout: How long `close` waits for commits that the store does not take.
             retain_history: Keep what it takes to rebuild the state as of any moment of this last
                 span of time. None keeps no more than is needed to go on.
+            state: Where the jobs are while the store is open: ``"memory"``, up to 2 GiB, or
+                ``"disk"``, a scratch file, which takes little memory however many there are.
+                It is deleted at the end, and nothing depends on it.
+            scratch: A local folder with room for scratch files, each as large as the state; the
+                system's by default. Checkpoints are put together there in either case.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -116,6 +121,7 @@ class Queue(QueueReader):
             MissingDependency: The URL needs an extra, which the message names.
             CorruptStore: What is stored is damaged.
             IncompatibleStore: The store was written by a newer taquba.
+            StateFull: There is no room for the state in memory or in the scratch folder.
         """
         if not isinstance(config, QueueConfig):
             raise wrong_type("config must be a QueueConfig", config)
@@ -131,7 +137,10 @@ class Queue(QueueReader):
                 raise wrong_type(f"queues[{name!r}] must be a QueueConfig", entry)
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
-        database_config = DatabaseConfig(retain_history=retain_history)
+        if not isinstance(scratch, (str, NoneType)) and not hasattr(scratch, "__fspath__"):
+            raise wrong_type("scratch must be the path of a folder", scratch)
+        folder = None if scratch is None else os.fsdecode(scratch)
+        database_config = DatabaseConfig(retain_history=retain_history, state=state, scratch=folder)
 
         async def opening() -> Queue:
             used_clock = clock or SystemClock()
