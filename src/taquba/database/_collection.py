@@ -143,8 +143,9 @@ class Collector:
         self.orphans: list[OrphanCollector] = []
         self.deleted = 0
         """Objects that were deleted."""
-        self.collections = 0
-        """Collections that went through."""
+        self._begun = 0
+        self._whole = 0
+        """Numbers of the last collection that began, and of the last that went through."""
 
     # -- what is needed ---------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class Collector:
         """
         if self._ended is not None:
             raise copy.copy(self._ended)
-        task = asyncio.ensure_future(self._collect_alone())
+        task = asyncio.ensure_future(self._collect_alone(self._begun))
         self._tasks.add(task)
         try:
             await task
@@ -229,12 +230,14 @@ class Collector:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _collect_alone(self) -> None:
+    async def _collect_alone(self, begun: int) -> None:
         async with self._collecting:
+            if self._newest is None or self._whole > begun:
+                return  # one that began after this was asked for is done
             self._wanted.clear()
-            if self._newest is not None:
-                await self._collect(self._newest)
-                self.collections += 1
+            self._begun += 1
+            await self._collect(self._newest)
+            self._whole = self._begun
 
     # -- what -------------------------------------------------------------------------------
 
