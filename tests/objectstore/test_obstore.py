@@ -247,7 +247,7 @@ async def test_no_credentials_at_all(
 
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_a_missing_bucket(s3_server: Server, read_only: bool) -> None:
-    with pytest.raises(BucketNotFound, match=r"s3://no-such-bucket.*create it first"):
+    with pytest.raises(BucketNotFound, match=r"s3://no-such-bucket.*create the bucket first"):
         await open_store(
             "s3://no-such-bucket/app",
             driver="obstore",

@@ -14,7 +14,8 @@ how = "drop"    the server applies the request, then the connection closes
       "stall"   the server applies the request, then no answer ever comes
       "refuse"  the connection closes before the server sees the request
       503       (any status) the server applies the request, but the client is
-                told this status, with `body` as the body
+                told this status, with `body` as the body; with `reach=False`
+                the server never sees the request
 
 Signatures stay valid: the Host header is passed on as the client sent it. With
 `without="if-none-match"` it is a proxy that drops a header; a server that checks
@@ -49,8 +50,9 @@ class _Rule:
     method: str
     text: str
     how: How
-    times: int
+    times: float
     body: bytes
+    reach: bool
 
 
 @dataclass
@@ -75,12 +77,17 @@ class LossyProxy:
         method: str,
         text: str = "",
         how: How = "drop",
-        times: int = 1,
+        times: float = 1,
         body: bytes = b"",
+        reach: bool = True,
     ) -> None:
         """Spoil the next `times` requests with this method and `text` in the target."""
         assert how in ("drop", "stall", "refuse") or isinstance(how, int)
-        self._rules.append(_Rule(method, text, how, times, body))
+        self._rules.append(_Rule(method, text, how, times, body, reach))
+
+    def heal(self) -> None:
+        """Spoil nothing any more."""
+        self._rules.clear()
 
     async def arrived(self, count: int) -> None:
         """Return when `count` requests have come."""
@@ -142,6 +149,13 @@ class LossyProxy:
             self._changed.notify_all()
         if rule and rule.how == "refuse":
             return False
+        if rule and not rule.reach:
+            assert isinstance(rule.how, int)
+            if headers.get("expect", "").lower() != "100-continue":
+                await _copy_body(headers, reader, None, is_request=True)
+            writer.write(_made_up(rule.how, rule.body))
+            await writer.drain()
+            return False
 
         if self.without:
             lines = head.split(b"\r\n")
@@ -185,11 +199,15 @@ class LossyProxy:
         if rule.how == "stall":
             await asyncio.sleep(3600)
         if isinstance(rule.how, int):
-            lines = [f"HTTP/1.1 {rule.how} Lost", f"Content-Length: {len(rule.body)}"]
-            lines += ["Connection: close", "", ""]
-            writer.write("\r\n".join(lines).encode() + rule.body)
+            writer.write(_made_up(rule.how, rule.body))
             await writer.drain()
         return False
+
+
+def _made_up(status: int, body: bytes) -> bytes:
+    """An answer that no server gave."""
+    lines = [f"HTTP/1.1 {status} Lost", f"Content-Length: {len(body)}", "Connection: close"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:

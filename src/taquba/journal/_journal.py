@@ -394,16 +394,20 @@ class Journal:
             drained = await wait_for_event(self._drained, timeout, self._clock)
         finally:
             if not drained:
-                self._fail(
-                    CommitUnknown(
-                        "closing did not wait for the last commits: they may still become "
-                        "durable. Open the store again to learn"
-                    )
+                unknown = CommitUnknown(
+                    "closing did not wait for the last commits: they may still become durable"
+                    f"{self._because_of(self._pipeline.trouble)}. Open the store again to learn"
                 )
+                unknown.__cause__ = self._pipeline.trouble
+                self._fail(unknown)
             self._end_waiters(self._failure or self._refusal)
             await self._tasks.stop()
         if self._failure is not None and not failed_before:
             raise fresh(self._failure)
+
+    @staticmethod
+    def _because_of(trouble: Exception | None) -> str:
+        return "" if trouble is None else f" (they were not stored: {trouble})"
 
     def _crashed(self, error: BaseException) -> None:
         if isinstance(error, TaqubaError):

@@ -72,6 +72,7 @@ class Pipeline:
         self._sent = 0
         self._failing = 0
         self._outage_since = 0.0
+        self.trouble: Exception | None = None
         self._halted = False
         self.unacknowledged_bytes = 0
         self.puts = 0
@@ -148,12 +149,14 @@ class Pipeline:
 
     def _note_failure(self, flight: Flight, error: Exception) -> None:
         self.failed_puts += 1
-        if flight.failing:
-            return
-        flight.failing = True
-        self._failing += 1
-        if self._failing == 1:
-            self._outage_since = self._clock.monotonic()
+        is_news = type(self.trouble) is not type(error)
+        self.trouble = error
+        if not flight.failing:
+            flight.failing = True
+            self._failing += 1
+            if self._failing == 1:
+                self._outage_since = self._clock.monotonic()
+        if is_news:  # and not again with each attempt
             logger.warning(
                 "journal entry %d cannot be stored, trying again until it is: %r", flight.seq, error
             )
@@ -164,5 +167,6 @@ class Pipeline:
         flight.failing = False
         self._failing -= 1
         if self._failing == 0:
+            self.trouble = None
             seconds = self._clock.monotonic() - self._outage_since
             logger.info("journal entries are stored again, after %.1f s", seconds)

@@ -20,7 +20,7 @@ from taquba.errors import (
 )
 from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS
 from taquba.objectstore._bucket import BucketStore, kind_of_status, split_path
-from taquba.objectstore._s3 import CREDENTIALS_HINT, kind_of_code
+from taquba.objectstore._s3 import CREDENTIALS_HINT, hint_of_answer, kind_of_code
 
 __all__ = ["ObstoreDriver", "ObstoreStore", "obstore_store"]
 
@@ -264,19 +264,19 @@ class ObstoreDriver:
             return StoreAccessDenied, f"{words}{hint}"
         if status is not None:
             kind = self._kind_of_answer(status, code, operation)
-            return kind, f"{_words(error)} (HTTP {status}, {code}){_hint(code)}"
+            hint = self._hint(status, code, operation)
+            return kind, f"{_words(error)} (HTTP {status}, {code}){hint}"
         return _without_status(error, operation)
+
+    def _hint(self, status: int, code: str, operation: str) -> str:
+        if not self._azure:
+            return hint_of_answer(status, code, operation)
+        return "; create the container first" if code == "ContainerNotFound" else ""
 
     def _kind_of_answer(self, status: int, code: str, operation: str) -> type[StoreError]:
         if not self._azure:
             return kind_of_code(status, code, operation)
         return AZURE_KINDS.get(code) or kind_of_status(status, operation)
-
-
-def _hint(code: str) -> str:
-    if code in ("NoSuchBucket", "ContainerNotFound"):
-        return "; create it first"
-    return ""
 
 
 def _text(error: Exception) -> str:

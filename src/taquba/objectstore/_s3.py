@@ -19,7 +19,7 @@ from taquba.errors import (
 )
 from taquba.objectstore._bucket import kind_of_status
 
-__all__ = ["CREDENTIALS_HINT", "S3Driver", "kind_of_code", "s3_filesystem"]
+__all__ = ["CREDENTIALS_HINT", "S3Driver", "hint_of_answer", "kind_of_code", "s3_filesystem"]
 
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
@@ -44,6 +44,15 @@ _DENIED = {
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
 }
+_PERMISSIONS = {
+    "create": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+    "get": "s3:GetObject, and s3:ListBucket (without it S3 says this of absent objects, too)",
+    "get_range": "s3:GetObject, and s3:ListBucket",
+    "list": "s3:ListBucket",
+    "put": "s3:PutObject",
+}
+
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}
 
 CREDENTIALS_HINT = (
@@ -193,7 +202,8 @@ class S3Driver:
             return error.kind(), str(error)
         status, code = _status_and_code(error)
         if status is not None:
-            return kind_of_code(status, code, operation), _words(error, status, code)
+            words = f"{error} (HTTP {status}, {code}){hint_of_answer(status, code, operation)}"
+            return kind_of_code(status, code, operation), words
         kind = _kind_without_answer(error)
         if kind is None:
             return None
@@ -260,13 +270,19 @@ def kind_of_code(status: int, code: str, operation: str) -> type[StoreError]:
     return kind_of_status(status, operation)
 
 
-def _words(error: Exception, status: int, code: str) -> str:
-    hint = ""
+def hint_of_answer(status: int, code: str, operation: str) -> str:
+    """What helps against an answer of S3, in words, or ``""``."""
     if code == "NoSuchBucket":
-        hint = "; create the bucket first"
-    elif status in (301, 307):
-        hint = "; name the bucket's region: client_kwargs={'region_name': …}"
-    return f"{error} (HTTP {status}, {code}){hint}"
+        return "; create the bucket first"
+    if code in ("ExpiredToken", "TokenRefreshRequired"):
+        return "; the credentials have expired: give new ones"
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        return "; check the key and the secret"
+    if status == 403 and operation in _PERMISSIONS:
+        return f"; the credentials need the permission {_PERMISSIONS[operation]}"
+    if status in (301, 307):
+        return "; name the bucket's region: client_kwargs={'region_name': …}"
+    return ""
 
 
 def _kind_without_answer(error: Exception) -> type[StoreError] | None:
