@@ -112,6 +112,44 @@ async def test_commits_during_a_checkpoint_are_in_it_or_behind_it() -> None:
         assert dump(again) == before
 
 
+class _BusyClock(ManualClock):
+    """A clock on which everything takes its time."""
+
+    def monotonic(self) -> float:
+        self._elapsed += 0.0005
+        return super().monotonic()
+
+    def pass_by(self, seconds: float) -> None:
+        self._elapsed += seconds
+
+
+async def test_a_copy_gains_on_those_who_write_much_at_a_time() -> None:
+    clock = _BusyClock()
+    config = dataclasses.replace(LAZY, pages_per_step=64)
+    database = await Database.open(MemoryStore(), [ITEMS], clock=clock, config=kept(config))
+
+    async def write_much(start: int) -> None:
+        with database.transaction() as tx:
+            for i in range(start, start + 300):
+                tx.execute("INSERT INTO items VALUES (?, zeroblob(4000), NULL)", (i,))
+            clock.pass_by(0.15)
+        await tx.durable()
+
+    for batch in range(5):
+        await write_much(batch * 300)
+    checkpoint = asyncio.ensure_future(database.checkpoint())
+    while database._checkpointer._copy is None:
+        await asyncio.sleep(0)
+    seals = 0
+    while database._checkpointer._copy is not None:
+        await write_much(10_000 + seals * 300)
+        seals += 1
+        assert seals < 20, "it never catches up"
+    assert seals > 1, "it was over at once, and shows nothing"
+    await checkpoint
+    await database.close()
+
+
 async def test_a_batch_that_comes_to_nothing_does_not_hold_a_checkpoint_up() -> None:
     database = await open_database(MemoryStore())
     await put(database, 1)
@@ -417,6 +455,8 @@ async def test_a_checkpoint_is_not_followed_by_one_that_is_not_due() -> None:
 
 class _FullDisk:
     """What a copy becomes when the scratch folder is full."""
+
+    remaining = 1
 
     def step(self, pages: int) -> bool:
         raise apsw.FullError("database or disk is full")

@@ -86,8 +86,7 @@ class _Copy:
             return False
         self.moved.set()
         try:
-            with self._pace as pages:
-                return self._backup.step(pages)
+            return self._pace.turn(self._backup.step, lambda: self._backup.remaining)
         except apsw.Error as error:
             self.error = self._failed(error)
             self.error.__cause__ = error

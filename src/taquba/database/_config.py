@@ -38,8 +38,8 @@ class DatabaseConfig:
     chunk_size: int = 1024 * 1024
     """Bytes of database in one object of a checkpoint at most, 4 KiB to 16 MiB."""
     pages_per_step: int = 256
-    """Pages (of 4 KiB) that a checkpoint copies before it lets others go on, at most: fewer
-    where that would take longer than two milliseconds."""
+    """Pages (of 4 KiB) that a checkpoint copies before it looks at the clock, at most. It copies
+    for a few milliseconds after each entry; longer where entries are far between."""
     transfers: int = 8
     """Chunks that are uploaded or downloaded at the same time."""
     state: Literal["memory", "disk"] = "memory"
