@@ -440,3 +440,17 @@ async def test_nested_keys_are_listed_by_key(root: Path) -> None:
     (root / "not a key").write_text("x")
     assert await keys(store) == sorted(names)
     await store.close()
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
+async def test_who_may_read_the_folder_may_read_the_objects(
+    root: Path, folder: int, file: int
+) -> None:
+    root.mkdir()
+    root.chmod(folder)
+    store = LocalStore(root)
+    await store.create("a/created", b"1")
+    await store.put("a/put", b"2")
+    await store.close()
+    modes = {path.stat().st_mode & 0o777 for path in (root / "a").iterdir()}
+    assert modes == {file}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,6 +73,8 @@ class LocalStore:
     the whole object or none. Folders below the root are made as needed, and stay when their
     last object is deleted. Several processes may use one folder at once.
 
+    Whoever may read the folder may read the objects, so that a follower can run as another user.
+
     The file system must have hard links: every common one but FAT and exFAT, and some
     network mounts. Keys that differ only in case need a case-sensitive one.
     """
@@ -83,6 +87,7 @@ class LocalStore:
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[Future[object]] = set()
         self._synced: set[Path] = set()
+        self._mode: int | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -278,6 +283,7 @@ class LocalStore:
         try:
             with open(descriptor, "wb", buffering=0) as file:
                 _write_all(file.fileno(), data)
+                self._share(file.fileno())
                 sync_file(file.fileno())
             if exclusive:
                 self._link(temporary, path)
@@ -288,6 +294,13 @@ class LocalStore:
         finally:
             _unlink(temporary)
         sync_directory(path.parent)
+
+    def _share(self, descriptor: int) -> None:
+        """Let those read a new object who may read the folder; temporary files are private."""
+        if sys.platform != "win32":
+            if self._mode is None:
+                self._mode = 0o600 | (stat.S_IMODE(os.stat(self._root).st_mode) & 0o044)
+            os.fchmod(descriptor, self._mode)
 
     def _refuse(self, path: Path) -> NoReturn:
         if path.is_dir():
