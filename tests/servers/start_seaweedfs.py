@@ -22,6 +22,7 @@ from typing import Any
 from _common import HOST, Server, find_program, free_ports, main, parse_args
 
 ACCESS_KEY, SECRET_KEY, REGION = "testkey", "testsecret", "us-east-1"
+READER_KEY, READER_SECRET = "readerkey", "readersecret"
 
 
 def s3_client(port: int) -> Any:
@@ -49,7 +50,12 @@ def start(server: Server, port: int) -> None:
                         "name": "test",
                         "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
                         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-                    }
+                    },
+                    {
+                        "name": "reader",
+                        "credentials": [{"accessKey": READER_KEY, "secretKey": READER_SECRET}],
+                        "actions": ["Read", "List"],
+                    },
                 ]
             }
         )
@@ -113,6 +119,8 @@ def describe(port: int) -> dict[str, Any]:
         "access_key": ACCESS_KEY,
         "secret_key": SECRET_KEY,
         "region": REGION,
+        # Credentials that may read and list, and nothing else.
+        "reader": {"key": READER_KEY, "secret": READER_SECRET},
         # fsspec.filesystem("s3", **storage_options)
         "storage_options": {
             "key": ACCESS_KEY,
