@@ -12,6 +12,7 @@ import pytest
 
 from taquba.clock import ManualClock
 from taquba.database import Database, DatabaseConfig, Replica, SchemaModule
+from taquba.database._chunks import Contents
 from taquba.errors import (
     Closed,
     CorruptStore,
@@ -22,7 +23,7 @@ from taquba.errors import (
     StoreAccessDenied,
     StoreUnavailable,
 )
-from taquba.journal import JournalConfig
+from taquba.journal import JournalConfig, newest_checkpoint
 from taquba.journal._entry import Kind, encode_entry
 from taquba.journal._position import entry_key
 from taquba.objectstore import MemoryStore, ObjectStore
@@ -378,6 +379,43 @@ async def test_a_checkpoint_that_goes_while_it_is_loaded_is_replaced_by_a_newer_
         await collected(database)
         held.release()
         await refresh
+        assert content(replica) == dump(database)
+
+
+async def test_a_checkpoint_that_goes_while_a_follower_opens_is_replaced_by_a_newer_one() -> None:
+    memory = MemoryStore()
+    store = FaultyStore(memory)
+    config = DatabaseConfig(checkpoint_entries=2**40, checkpoint_bytes=2**40, keep_checkpoints=1)
+    async with opened(memory, config=config) as database:
+        await put(database, 1, b"x" * 20_000)
+        await database.checkpoint()
+        held = store.hold("get", "chunks/", times=10**9)
+        opening = asyncio.ensure_future(Replica.open(store, [ITEMS], clock=ManualClock()))
+        await held.arrived()
+        await put(database, 1, b"y" * 20_000)
+        await collected(database)
+        newest = await newest_checkpoint(memory)
+        assert newest is not None
+        needed = Contents.from_json("newest", newest.content).chunk_keys()
+        doomed = {request.key for request in held.requests} - needed
+        assert doomed
+        await memory.delete(doomed)
+        held.release()
+        replica = await opening
+        assert content(replica) == dump(database)
+        await replica.close()
+
+
+async def test_damage_behind_a_checkpoint_does_not_matter() -> None:
+    """As for an owner that opens the store: it begins at the checkpoint."""
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        await put(database, 1)
+        await memory.put(entry_key(database.position.seq - 1), b"damaged")
+        await put(database, 2)
+        await database.checkpoint()
+        await put(database, 3)
+        await replica.refresh()
         assert content(replica) == dump(database)
 
 
