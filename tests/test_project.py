@@ -181,7 +181,7 @@ PUBLIC = {
     "taquba.database": """
         Check CheckedCheckpoint Database DatabaseConfig DatabaseStatistics Execute export_state
         Exported Finding Group InvalidSchema Lag ObjectKeys Orphans Progress Replica Rows
-        SchemaModule Survey Transaction verify VerifyReport
+        SchemaModule StoredCheckpoint Survey survey Transaction verify VerifyReport
     """,
     "taquba.queue": """
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Follower Handler Job JobPage

@@ -19,7 +19,9 @@ from taquba.database._state import Execute as Execute
 from taquba.database._state import Rows as Rows
 from taquba.database._survey import Group as Group
 from taquba.database._survey import Orphans as Orphans
+from taquba.database._survey import StoredCheckpoint as StoredCheckpoint
 from taquba.database._survey import Survey as Survey
+from taquba.database._survey import survey as survey
 from taquba.database._verify import Check as Check
 from taquba.database._verify import verify as verify
 
@@ -41,9 +43,11 @@ __all__ = [
     "Replica",
     "Rows",
     "SchemaModule",
+    "StoredCheckpoint",
     "Survey",
     "Transaction",
     "VerifyReport",
     "export_state",
+    "survey",
     "verify",
 ]

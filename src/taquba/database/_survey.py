@@ -5,20 +5,25 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from taquba.database._chunks import CHUNK_PREFIX
+from taquba.database._chunks import Contents
+from taquba.database._packs import CHUNK_PREFIX
+from taquba.errors import CorruptStore
 from taquba.journal import (
     CHECKPOINT_PREFIX,
-    JOURNAL_PREFIX,
+    START,
+    Checkpoint,
     Position,
     checkpoint_key,
     entry_key,
+    read_manifests,
     seq_of_key,
 )
-from taquba.objectstore import PROBE_PREFIX, ObjectInfo
+from taquba.objectstore import PROBE_PREFIX, ObjectInfo, ObjectStore
 
-__all__ = ["Group", "Orphans", "Survey", "survey"]
+__all__ = ["Group", "Orphans", "StoredCheckpoint", "Survey", "chunk_keys", "survey"]
 
 _EXAMPLES = 3
 _CHUNK = re.compile(re.escape(CHUNK_PREFIX) + r"[0-9]{10}-[0-9a-f]{64}")
@@ -53,24 +58,57 @@ class Orphans(Group):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """One checkpoint, as its manifest describes it.
+
+    Attributes:
+        seq: Its place in the journal.
+        epoch: Its writer's epoch.
+        writer: Hex id of its writer.
+        created_at_ms: When it was taken, by its writer's clock.
+        size: Bytes of the database.
+        stored: Bytes of its chunks.
+        chunks: How many those are.
+        new_chunks: How many of them the checkpoint before did not name.
+    """
+
+    seq: int
+    epoch: int
+    writer: str
+    created_at_ms: int
+    size: int
+    stored: int
+    chunks: int
+    new_chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """Everything that is stored.
 
     Attributes:
         entries: Journal entries that a kept checkpoint needs.
+        entries_since: Those of them that opening would read after the newest checkpoint.
+        first_entry: Seq of the first of `entries`; None without.
+        last_entry: Seq of the last of them.
         epoch_entries: Epoch entries before them, which are kept for ever.
         checkpoints: Manifests.
         chunks: Chunks of those checkpoints.
         others: Everything else that is not an orphan.
         orphans: What recovery does not need.
+        stored_checkpoints: The checkpoints whose manifests can be read, oldest first.
     """
 
     entries: Group
+    entries_since: Group
+    first_entry: int | None
+    last_entry: int | None
     epoch_entries: Group
     checkpoints: Group
     chunks: Group
     others: Group
     orphans: tuple[Orphans, ...]
+    stored_checkpoints: tuple[StoredCheckpoint, ...]
 
     @property
     def total(self) -> Group:
@@ -127,87 +165,176 @@ class _Tally:
     def group(self) -> Group:
         return Group(count=self.count, bytes=self.bytes)
 
+    def orphans(self, kind: str, note: str) -> Orphans:
+        return Orphans(
+            kind=kind,
+            note=note,
+            count=self.count,
+            bytes=self.bytes,
+            examples=tuple(self.examples),
+        )
 
-def survey(
-    listed: Iterable[ObjectInfo],
+
+async def survey(
+    store: ObjectStore,
     *,
-    checkpoints: set[int],
-    void: set[int],
-    chunks: set[str],
-    position: Position,
-    settled: bool,
+    position: Position | None = None,
+    settled: bool = False,
+    void: frozenset[int] = frozenset(),
     other_prefixes: tuple[str, ...] = (),
 ) -> Survey:
-    """Sort everything that is stored.
+    """List everything that is stored, and tell what it is for.
 
     Args:
-        listed: All objects.
-        checkpoints: Seqs of the checkpoints, damaged ones too, void ones not.
-        void: Seqs of the void ones.
-        chunks: Keys of the chunks that the checkpoints name.
-        position: As far as the log was read; it knows all epochs.
+        store: The store.
+        position: As far as the log was read; it knows the epochs. None: as far as the newest
+            checkpoint.
         settled: Whether that is the tail.
+        void: Seqs of checkpoints that are known to be void.
         other_prefixes: Where the layers above keep objects of their own.
+
+    Raises:
+        StoreError: The store failed, or forbids listing.
+        IncompatibleStore: A newer taquba wrote it.
     """
-    cut = min(checkpoints, default=0)
-    marks = {mark.seq for mark in position.epochs}
-    ordered = sorted(marks)
-    manifests = {checkpoint_key(seq) for seq in checkpoints}
-    voids = {checkpoint_key(seq) for seq in void}
-    tail_key = entry_key(position.seq)
-    objects = list(listed)
-    at_tail = settled and all(info.key != tail_key for info in objects)
+    listed = [info async for info in store.list("")]
+    manifests = await read_manifests(store)  # after: the chunks of what is new are not missed
+    stored: list[StoredCheckpoint] = []
+    chunks: set[str] = set()
+    for seq, checkpoint in manifests.read.items():
+        if seq not in void:
+            named = chunk_keys(checkpoint)
+            stored.append(_describe(checkpoint, len(named), len(named - chunks)))
+            chunks |= named
+    if position is None:
+        newest = max(manifests.read, default=None)
+        position = START if newest is None else manifests.read[newest].position
+    sorter = _Sorter(
+        listed,
+        checkpoints=(manifests.read.keys() | manifests.damaged.keys()) - void,
+        void=void,
+        chunks=chunks,
+        position=position,
+        settled=settled,
+        other_prefixes=other_prefixes,
+    )
+    for info in listed:
+        sorter.add(info)
+    return sorter.result(tuple(stored))
 
-    def kind_of_entry(seq: int) -> str:
-        if seq in marks:
-            return "epoch entries" if seq < cut else "entries"
-        if seq < cut:
-            return "entries below the cut"
-        before = bisect_right(ordered, seq) - 1
-        if before >= 0 and seq < ordered[before] + position.window:
-            return "void entries"
-        return "leftover entries" if at_tail and seq > position.seq else "entries"
 
-    def kind(key: str) -> str:
+def chunk_keys(checkpoint: Checkpoint) -> set[str]:
+    """Keys of the chunks that a checkpoint names; none if it is damaged."""
+    try:
+        return Contents.from_json("", checkpoint.content).chunk_keys()
+    except CorruptStore:
+        return set()
+
+
+def _describe(checkpoint: Checkpoint, chunks: int, new_chunks: int) -> StoredCheckpoint:
+    try:
+        contents = Contents.from_json("", checkpoint.content)
+        size, stored = contents.size, contents.stored
+    except CorruptStore:
+        size = stored = 0
+    return StoredCheckpoint(
+        seq=checkpoint.position.seq,
+        epoch=checkpoint.position.epoch,
+        writer=checkpoint.writer,
+        created_at_ms=checkpoint.created_at_ms,
+        size=size,
+        stored=stored,
+        chunks=chunks,
+        new_chunks=new_chunks,
+    )
+
+
+class _Sorter:
+    """Counts objects by what they are for."""
+
+    def __init__(
+        self,
+        listed: Iterable[ObjectInfo],
+        *,
+        checkpoints: AbstractSet[int],
+        void: AbstractSet[int],
+        chunks: AbstractSet[str],
+        position: Position,
+        settled: bool,
+        other_prefixes: tuple[str, ...],
+    ) -> None:
+        self._cut = min(checkpoints, default=0)
+        self._newest = max(checkpoints, default=0)
+        self._marks = sorted(mark.seq for mark in position.epochs)
+        self._manifests = {checkpoint_key(seq) for seq in checkpoints}
+        self._voids = {checkpoint_key(seq) for seq in void}
+        self._chunks = chunks
+        self._position = position
+        self._other_prefixes = other_prefixes
+        tail = entry_key(position.seq)
+        self._at_tail = settled and all(info.key != tail for info in listed)
+        self._tallies: dict[str, _Tally] = {}
+        self._since = _Tally()
+        self._first: int | None = None
+        self._last: int | None = None
+
+    def add(self, info: ObjectInfo) -> None:
+        kind = self._kind(info.key)
+        self._tallies.setdefault(kind, _Tally()).add(info)
+        if kind == "entries":
+            seq = seq_of_key(info.key)
+            assert seq is not None
+            self._first = seq if self._first is None else min(self._first, seq)
+            self._last = seq if self._last is None else max(self._last, seq)
+            if seq >= self._newest:
+                self._since.add(info)
+
+    def _kind(self, key: str) -> str:
         seq = seq_of_key(key)
-        if seq is not None and key.startswith(JOURNAL_PREFIX):
-            return kind_of_entry(seq)
-        if key in manifests:
+        if seq is not None:
+            return self._kind_of_entry(seq)
+        if key in self._manifests:
             return "checkpoints"
-        if key in voids:
+        if key in self._voids:
             return "void checkpoints"
         if _CHUNK.fullmatch(key):
-            return "chunks" if key in chunks else "unnamed chunks"
+            return "chunks" if key in self._chunks else "unnamed chunks"
         if key.startswith(PROBE_PREFIX):
             return "probe objects"
-        if key.startswith(other_prefixes):
+        if key.startswith(self._other_prefixes):
             return "others"
-        if key.startswith(CHECKPOINT_PREFIX) and seq_of_key(key, CHECKPOINT_PREFIX, ".json"):
-            return "checkpoints"  # published since
+        if seq_of_key(key, CHECKPOINT_PREFIX, ".json") is not None:
+            return "checkpoints"  # collected since, or published
         return "foreign objects"
 
-    tallies: dict[str, _Tally] = {}
-    for info in objects:
-        tallies.setdefault(kind(info.key), _Tally()).add(info)
+    def _kind_of_entry(self, seq: int) -> str:
+        before = bisect_right(self._marks, seq) - 1
+        distance = seq - self._marks[before] if before >= 0 else None
+        if distance == 0:
+            return "epoch entries" if seq < self._cut else "entries"
+        if seq < self._cut:
+            return "entries below the cut"
+        if distance is not None and distance < self._position.window:
+            return "void entries"
+        return "leftover entries" if self._at_tail and seq > self._position.seq else "entries"
 
-    def group(name: str) -> Group:
-        return tallies.get(name, _Tally()).group()
+    def result(self, stored: tuple[StoredCheckpoint, ...]) -> Survey:
+        def group(name: str) -> Group:
+            return self._tallies.get(name, _Tally()).group()
 
-    return Survey(
-        entries=group("entries"),
-        epoch_entries=group("epoch entries"),
-        checkpoints=group("checkpoints"),
-        chunks=group("chunks"),
-        others=group("others"),
-        orphans=tuple(
-            Orphans(
-                kind=name,
-                note=note,
-                count=tallies[name].count,
-                bytes=tallies[name].bytes,
-                examples=tuple(tallies[name].examples),
-            )
-            for name, note in _NOTES.items()
-            if name in tallies
-        ),
-    )
+        return Survey(
+            entries=group("entries"),
+            entries_since=self._since.group(),
+            first_entry=self._first,
+            last_entry=self._last,
+            epoch_entries=group("epoch entries"),
+            checkpoints=group("checkpoints"),
+            chunks=group("chunks"),
+            others=group("others"),
+            orphans=tuple(
+                self._tallies[name].orphans(name, note)
+                for name, note in _NOTES.items()
+                if name in self._tallies
+            ),
+            stored_checkpoints=stored,
+        )

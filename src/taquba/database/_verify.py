@@ -26,7 +26,7 @@ from taquba.database._packs import CHUNK_PREFIX, chunk_key, decode_pack
 from taquba.database._report import CheckedCheckpoint, Finding, Progress, VerifyReport
 from taquba.database._scratch import scratch_folder
 from taquba.database._state import Execute
-from taquba.database._survey import survey
+from taquba.database._survey import chunk_keys, survey
 from taquba.errors import CorruptStore, ObjectNotFound, StoreUnavailable
 from taquba.journal import (
     JOURNAL_PREFIX,
@@ -46,7 +46,7 @@ from taquba.journal import (
     read_manifests,
     seq_of_key,
 )
-from taquba.objectstore import ObjectInfo, ObjectStore
+from taquba.objectstore import ObjectStore
 
 __all__ = ["Check", "verify"]
 
@@ -487,18 +487,16 @@ class _Verification:
     async def report(self, other_prefixes: tuple[str, ...]) -> VerifyReport:
         """Look at all that is stored, and put everything together."""
         self._tell("listing everything")
-        listed: list[ObjectInfo] = [info async for info in self._store.list("")]
-        later = await read_manifests(self._store)  # after: what they name was there before
-        void = {seq for seq, outcome in self._outcomes.items() if outcome == "void"}
-        findings = tuple(self._explained(finding) for finding in self._findings.values())
-        walked = dict(self._checkpoints)
-        self._checkpoints.update(later.read)
-        chunks = {
-            key for seq in self._checkpoints if seq not in void for key in self._chunk_keys(seq)
-        }
-        present = set(later.read) | set(later.damaged)
+        void = frozenset(seq for seq, outcome in self._outcomes.items() if outcome == "void")
+        stock = await survey(
+            self._store,
+            position=self._position,
+            settled=self._settled,
+            void=void,
+            other_prefixes=other_prefixes,
+        )
         return VerifyReport(
-            findings=findings,
+            findings=tuple(map(self._explained, self._findings.values())),
             first=self._first or 0,
             position=self._position,
             settled=self._settled,
@@ -513,18 +511,10 @@ class _Verification:
                     created_at_ms=checkpoint.created_at_ms,
                     outcome=self._outcomes.get(seq, "not reached"),
                 )
-                for seq, checkpoint in sorted(walked.items())
+                for seq, checkpoint in sorted(self._checkpoints.items())
             ),
             overtaken=self._overtaken,
-            survey=survey(
-                listed,
-                checkpoints=present - void,
-                void=void,
-                chunks=chunks,
-                position=self._position,
-                settled=self._settled,
-                other_prefixes=other_prefixes,
-            ),
+            survey=stock,
         )
 
     def _explained(self, finding: Finding) -> Finding:
@@ -553,7 +543,9 @@ class _Verification:
             )
         if newest is None:
             return ""
-        if key != checkpoint_key(newest) and key not in self._chunk_keys(newest):
+        checkpoint = self._checkpoints.get(newest)
+        chunks = set[str]() if checkpoint is None else chunk_keys(checkpoint)
+        if key != checkpoint_key(newest) and key not in chunks:
             return "opening the store is not affected: there is a newer checkpoint"
         stops = "opening the store needs this"
         if newest in self._replayable:
@@ -562,15 +554,6 @@ class _Verification:
                 f"move {checkpoint_key(newest)} out of the way, and the store opens from there"
             )
         return f"{stops}, and nothing else holds that state: restore the object"
-
-    def _chunk_keys(self, seq: int) -> set[str]:
-        checkpoint = self._checkpoints.get(seq)
-        if checkpoint is None:
-            return set()
-        try:
-            return Contents.from_json(f"checkpoint {seq}", checkpoint.content).chunk_keys()
-        except CorruptStore:
-            return set()
 
 
 def _skipped(marks: Iterable[EpochMark]) -> set[int]:
