@@ -56,6 +56,10 @@ Check = Callable[[Execute], Iterable[str]]
 _MAX_OVERTAKEN = 100
 _AT_ONCE = 16
 _REPORT_EVERY = 100
+_CONTRADICTION = (
+    "the store opens, and recovery brings back exactly this state; but no version of taquba "
+    "should have written it"
+)
 _UNUSED = ("void", "collected")
 
 
@@ -471,14 +475,14 @@ class _Verification:
         """Run the checks of the layers above on the state as it is."""
         for check in self._checks:
             for told in check(self._machine.state.execute):
-                self._found(key, f"the state there contradicts itself: {told}")
+                self._found(key, f"the state there contradicts itself: {told}", _CONTRADICTION)
 
     # -- telling ----------------------------------------------------------------------------
 
-    def _found(self, key: str, reason: str) -> None:
+    def _found(self, key: str, reason: str, meaning: str = "") -> None:
         # Several checkpoints may need the same chunk.
         same = (key, "") if key.startswith(CHUNK_PREFIX) else (key, reason)
-        self._findings.setdefault(same, Finding(key=key, reason=reason))
+        self._findings.setdefault(same, Finding(key=key, reason=reason, meaning=meaning))
 
     def _tell(self, stage: str, done: int = 0, total: int = 0) -> None:
         if self._progress is not None:
@@ -519,7 +523,7 @@ class _Verification:
 
     def _explained(self, finding: Finding) -> Finding:
         """The finding, with what it means for recovery."""
-        return replace(finding, meaning=self._meaning(finding.key))
+        return replace(finding, meaning=finding.meaning or self._meaning(finding.key))
 
     def _meaning(self, key: str) -> str:
         usable = [seq for seq in self._checkpoints if self._outcomes.get(seq) not in _UNUSED]

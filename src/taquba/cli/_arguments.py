@@ -1,0 +1,115 @@
+"""What single arguments mean."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from taquba.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from taquba.clock import Clock
+    from taquba.objectstore import ObjectStore
+
+__all__ = ["Usage", "moment", "opened", "price", "scheme", "storage_option"]
+
+REQUESTS = ("put", "get", "list", "delete")
+
+_RELATIVE = re.compile(r"-(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+class Usage(InvalidArgument):
+    """A command that makes no sense."""
+
+
+def storage_option(text: str) -> tuple[str, Any]:
+    """``key=value``; the value is JSON if it can be read as such, and else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def price(text: str) -> tuple[str, float]:
+    """``put=0.005``: what 1,000 requests cost."""
+    name, _, value = text.partition("=")
+    try:
+        dollars = float(value)
+    except ValueError:
+        dollars = -1.0
+    if name not in REQUESTS or not 0 <= dollars < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a price: write put=0.005 for $ 0.005 per 1,000 requests; and the "
+            f"requests are {', '.join(REQUESTS)}"
+        )
+    return name, dollars
+
+
+def moment(text: str, now_ms: int) -> datetime:
+    """A time with its offset, or one before now: ``-2h``.
+
+    Raises:
+        Usage: It is neither.
+    """
+    relative = _RELATIVE.fullmatch(text)
+    if relative is not None and any(relative.groups()):
+        days, hours, minutes, seconds = (int(number or 0) for number in relative.groups())
+        try:
+            ago = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+            return datetime.fromtimestamp(now_ms / 1000, UTC) - ago
+        except OverflowError:
+            raise Usage(f"--at {text}: that is before the year 1") from None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise Usage(
+            f"--at {text}: write a time such as 2026-03-01T18:00:00+01:00, or one before now "
+            "such as -2h, -30m or -1d12h"
+        ) from None
+    if at.utcoffset() is None:
+        raise Usage(
+            f"--at {text} could be in any time zone: add its offset, as in {at.isoformat()}Z for "
+            f"UTC or {at.isoformat()}+01:00"
+        )
+    return at
+
+
+def scheme(url: str) -> str:
+    """What comes before ``://``; ``file`` for a path."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.\-]*)://", url)
+    return found[1].lower() if found else "file"
+
+
+async def opened(options: argparse.Namespace, clock: Clock) -> ObjectStore:
+    """The store that a command names, for reading.
+
+    Raises:
+        Usage: It is nowhere that a command could look at.
+        StoreError: It cannot be read.
+    """
+    from taquba.objectstore import open_store
+
+    if scheme(options.url) == "memory":
+        raise Usage("memory:// is private to each process, so there is nothing to look at")
+    storage_options: dict[str, Any] = dict(options.option)
+    if options.endpoint_url is not None:
+        storage_options["endpoint_url"] = options.endpoint_url
+    for name in ("read_only", "clock", "retry", "driver", "url"):
+        if name in storage_options:
+            raise Usage(f"--option {name}=…: that is not an option of the store's client")
+    if (
+        scheme(options.url) == "file"
+        and "://" not in options.url
+        and not os.path.isdir(os.path.expanduser(options.url))
+    ):
+        raise Usage(f"there is no folder {options.url!r}")
+    return await open_store(
+        options.url, read_only=True, clock=clock, driver=options.driver, **storage_options
+    )

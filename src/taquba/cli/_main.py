@@ -1,0 +1,283 @@
+"""Arguments in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from taquba.cli._arguments import Usage, price, storage_option
+from taquba.errors import CorruptStore, TaqubaError
+
+if TYPE_CHECKING:
+    from taquba.clock import Clock
+
+__all__ = ["run"]
+
+CLEAN, DAMAGED, FAILED = 0, 1, 2
+_INTERRUPTED = 128 + signal.SIGINT
+_BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not have
+
+Command = Callable[[argparse.Namespace, "Clock"], Awaitable[int]]
+
+_DESCRIPTION = "Look after a taquba store: a bucket or a folder that holds queues and workflows."
+_EPILOG = """\
+exit status:
+  0    done, and no damage found
+  1    damage found: what is stored is not what was written
+  2    not done: a mistake in the command, or the store cannot be reached or read
+  130  interrupted
+
+Every command only reads the store, and may run beside the process that owns it. Credentials
+come from the environment, as for any other program that uses the same store.
+'taquba COMMAND --help' has examples.
+"""
+_URL = "s3://bucket/prefix, file:///folder, or the path of a folder"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(FAILED, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+
+
+def run(argv: Sequence[str] | None = None, *, clock: Clock | None = None) -> int:
+    """Run one command, and give its exit status."""
+    arguments = _joined(sys.argv[1:] if argv is None else argv)
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
+    if options.debug:
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        logging.getLogger("taquba").setLevel(logging.DEBUG)
+    else:
+        # What is worth saying is in the command's own words.
+        logging.getLogger("taquba").setLevel(logging.ERROR)
+    try:
+        status = asyncio.run(_run(options, clock))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read this has seen enough. Python would complain again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except Usage as error:
+        return _failed(options, error, FAILED)
+    except CorruptStore as error:
+        return _failed(options, error, DAMAGED)
+    except (TaqubaError, OSError) as error:
+        return _failed(options, error, FAILED)
+    except Exception as error:
+        if not options.debug:
+            hint = f"{type(error).__name__}: {error} (a mistake in taquba; --debug says where)"
+            error = RuntimeError(hint).with_traceback(error.__traceback__)
+        return _failed(options, error, FAILED)
+
+
+async def _run(options: argparse.Namespace, clock: Clock | None) -> int:
+    from taquba.clock import SystemClock
+
+    command: Command = options.command
+    return await command(options, SystemClock() if clock is None else clock)
+
+
+def _failed(options: argparse.Namespace, error: Exception, status: int) -> int:
+    if options.debug:
+        traceback.print_exception(error)
+    else:
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"taquba {options.verb}: {message}", file=sys.stderr)
+    return status
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """The arguments, with ``--at -2h`` as one: argparse takes -2h for an option."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and joined[-1] == "--at" and re.match(r"-[0-9]", argument):
+            joined[-1] = f"--at={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="taquba",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_Version())
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    _add_verify(verbs)
+    _add_export(verbs)
+    _add_info(verbs)
+    return parser
+
+
+class _Version(str):
+    """The version, looked up only if somebody asks."""
+
+    __slots__ = ()
+
+    def __mod__(self, _: object) -> str:
+        from importlib.metadata import version
+
+        return f"taquba {version('taquba')}"
+
+
+def _add(
+    verbs: argparse._SubParsersAction[_Parser],
+    name: str,
+    *,
+    command: Command,
+    summary: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    parser.add_argument("url", metavar="URL", help=_URL)
+    store = parser.add_argument_group("the store")
+    store.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        action="append",
+        type=storage_option,
+        default=[],
+        help="an argument of the store's client; the value may be JSON. May be repeated",
+    )
+    store.add_argument(
+        "--endpoint-url", metavar="URL", help="address of a service that speaks like S3"
+    )
+    store.add_argument(
+        "--driver",
+        choices=["fsspec", "obstore"],
+        default="fsspec",
+        help="the client that reaches a bucket (default: fsspec)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks, and what is done")
+    return parser
+
+
+def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
+    async def command(options: argparse.Namespace, clock: Clock) -> int:
+        from taquba.cli._verify import verify_command
+
+        return await verify_command(options, clock)
+
+    parser = _add(
+        verbs,
+        "verify",
+        command=command,
+        summary="read everything that is kept, and tell what is damaged",
+        description=(
+            "Walk the whole journal that is kept, check every digest, replay every entry, and\n"
+            "compare the result with every checkpoint. Tell what is damaged, what that means,\n"
+            "and which objects nobody needs. Nothing is written."
+        ),
+        examples=(
+            "  taquba verify s3://bucket/app\n"
+            "  taquba verify ./state --json | jq .findings\n"
+            "  taquba verify s3://bucket/app --endpoint-url http://localhost:9000 \\\n"
+            "      --option key=minio --option secret=minio123\n"
+        ),
+    )
+    _add_prices(parser)
+
+
+def _add_export(verbs: argparse._SubParsersAction[_Parser]) -> None:
+    async def command(options: argparse.Namespace, clock: Clock) -> int:
+        from taquba.cli._export import export_command
+
+        return await export_command(options, clock)
+
+    parser = _add(
+        verbs,
+        "export",
+        command=command,
+        summary="write the state as an ordinary SQLite file",
+        description=(
+            "Write the state, as it is or as it was, into an SQLite file that any tool can open.\n"
+            "The file appears whole or not at all."
+        ),
+        examples=(
+            "  taquba export s3://bucket/app state.db\n"
+            "  taquba export ./state yesterday.db --at 2026-03-01T18:00:00+01:00\n"
+            "  taquba export ./state before.db --at -2h --force\n"
+        ),
+    )
+    parser.add_argument("file", metavar="FILE", help="the SQLite file to write")
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help=(
+            "the state as of then: an ISO 8601 time with its offset, or a time before now such as "
+            "-2h, -30m, -1d12h. Only what the store keeps can be rebuilt"
+        ),
+    )
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+
+
+def _add_info(verbs: argparse._SubParsersAction[_Parser]) -> None:
+    async def command(options: argparse.Namespace, clock: Clock) -> int:
+        from taquba.cli._info import info_command
+
+        return await info_command(options, clock)
+
+    parser = _add(
+        verbs,
+        "info",
+        command=command,
+        summary="tell what is stored, by whom and when, and what it costs",
+        description=(
+            "Tell who wrote the store and when, how much is stored, what is in it, and what its\n"
+            "requests cost at the rate at which it was written."
+        ),
+        examples=(
+            "  taquba info s3://bucket/app\n"
+            "  taquba info s3://bucket/app --quick\n"
+            "  taquba info ./state --json | jq .queues\n"
+            "  taquba info s3://bucket/app --price put=0.0054 --price list=0.0054\n"
+        ),
+    )
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument(
+        "--quick", action="store_true", help="do not load the database, whatever its size"
+    )
+    how_much.add_argument(
+        "--full",
+        action="store_true",
+        help="load the database, whatever its size (default: if it is at most 64 MiB)",
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", default=10, help="epochs to list")
+    _add_prices(parser)
+
+
+def _add_prices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--price",
+        metavar="REQUEST=DOLLARS",
+        action="append",
+        type=price,
+        default=[],
+        help="what 1,000 requests cost; REQUEST is put, get, list or delete. May be repeated",
+    )

@@ -1,0 +1,77 @@
+"""Numbers, times and tables for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = ["ago", "amount", "dollars", "json_text", "size", "table", "time"]
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def size(count: int) -> str:
+    """Bytes, in three digits or so."""
+    if count < 1000:
+        return f"{count:,} B"
+    value = float(count)
+    for unit in _UNITS:
+        value /= 1000
+        if value < 999.5 or unit == _UNITS[-1]:
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:,.0f} {unit}"
+    raise AssertionError
+
+
+def amount(count: int, one: str, many: str | None = None) -> str:
+    """``1 entry``, ``1,234 entries``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def time(milliseconds: int | None) -> str:
+    """A time, in UTC."""
+    if milliseconds is None:
+        return "never"
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms after 1970"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def ago(milliseconds: int) -> str:
+    """How long ago something was; a clock may be ahead."""
+    seconds = abs(milliseconds) // 1000
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            span = amount(seconds // length, unit)
+            break
+    else:
+        span = amount(seconds, "second")
+    return f"{span} ago" if milliseconds >= 0 else f"{span} ahead of this machine's clock"
+
+
+def dollars(value: float) -> str:
+    """Money, with as many digits as say something."""
+    if value == 0:
+        return "$ 0"
+    return f"$ {value:,.2f}" if value >= 0.1 else f"$ {value:.2g}"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
+    """Rows in columns; `right` are the columns that are aligned to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        indent
+        + "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def json_text(value: dict[str, Any]) -> str:
+    """A JSON object, readable."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
