@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_Version())
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
     _add_verify(verbs)
     _add_export(verbs)
@@ -126,15 +126,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Version(str):
-    """The version, looked up only if somebody asks."""
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only if somebody asks."""
 
-    __slots__ = ()
-
-    def __mod__(self, _: object) -> str:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
 
-        return f"taquba {version('taquba')}"
+        print(f"taquba {version('taquba')}")
+        parser.exit()
 
 
 def _add(
