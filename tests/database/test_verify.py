@@ -112,3 +112,30 @@ async def test_swapped_objects_are_both_named(one: str, other: str) -> None:
     await store.put(second, a)
     report = await verify(store)
     assert {finding.key for finding in report.findings} == {first, second}, report.findings
+
+
+async def test_every_damage_of_a_tail_is_named() -> None:
+    """The chain is broken at the first; the others are found by looking at each by itself."""
+    store = MemoryStore()
+    async with opened(store) as database:
+        for number in range(80):
+            await put(database, number)
+    names = await keys(store, "journal/")
+    await store.put(names[10], b"damaged")
+    await store.put(names[40], _flip(await store.get(names[40])))
+    await store.delete([names[50], names[51], names[52]])
+    report = await verify(store)
+    assert [finding.key for finding in report.findings] == [names[10], names[40], names[50]]
+    assert "the 2 after it" in report.findings[2].reason
+    assert not report.settled
+
+
+async def test_a_log_whose_beginning_is_gone_is_one_finding() -> None:
+    store = MemoryStore()
+    async with opened(store) as database:
+        for number in range(80):
+            await put(database, number)
+    names = await keys(store, "journal/")
+    await store.delete(names[:60])
+    report = await verify(store)
+    assert [finding.key for finding in report.findings] == [names[0]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from taquba.journal import (
     CHECKPOINT_PREFIX,
     START,
     Checkpoint,
+    EpochMark,
     Position,
     checkpoint_key,
     entry_key,
@@ -23,7 +24,16 @@ from taquba.journal import (
 )
 from taquba.objectstore import PROBE_PREFIX, ObjectInfo, ObjectStore
 
-__all__ = ["Group", "Orphans", "StoredCheckpoint", "Survey", "chunk_keys", "survey"]
+__all__ = [
+    "Group",
+    "Orphans",
+    "StoredCheckpoint",
+    "Survey",
+    "chunk_keys",
+    "log_is_whole",
+    "skipped",
+    "survey",
+]
 
 _EXAMPLES = 3
 _CHUNK = re.compile(re.escape(CHUNK_PREFIX) + r"[0-9]{10}-[0-9a-f]{64}")
@@ -223,6 +233,18 @@ async def survey(
     return sorter.result(tuple(stored))
 
 
+def log_is_whole(listed: Iterable[ObjectInfo], until: int, marks: Iterable[EpochMark]) -> bool:
+    """Whether every entry from the start on is there, as none was collected yet."""
+    unused = skipped(marks)
+    there = {seq for info in listed if (seq := seq_of_key(info.key)) is not None and seq < until}
+    return len(there - unused) == until - sum(seq < until for seq in unused)
+
+
+def skipped(marks: Iterable[EpochMark]) -> set[int]:
+    """The seqs in the windows that the log skips."""
+    return {seq for mark in marks for seq in range(mark.seq + 1, mark.resume_at)}
+
+
 def chunk_keys(checkpoint: Checkpoint) -> set[str]:
     """Keys of the chunks that a checkpoint names; none if it is damaged."""
     try:
@@ -254,7 +276,7 @@ class _Sorter:
 
     def __init__(
         self,
-        listed: Iterable[ObjectInfo],
+        listed: Sequence[ObjectInfo],
         *,
         checkpoints: AbstractSet[int],
         void: AbstractSet[int],
@@ -263,7 +285,8 @@ class _Sorter:
         settled: bool,
         other_prefixes: tuple[str, ...],
     ) -> None:
-        self._cut = min(checkpoints, default=0)
+        cut = min(checkpoints, default=0)
+        self._cut = 0 if log_is_whole(listed, cut, position.epochs) else cut
         self._newest = max(checkpoints, default=0)
         self._marks = sorted(mark.seq for mark in position.epochs)
         self._manifests = {checkpoint_key(seq) for seq in checkpoints}

@@ -26,14 +26,13 @@ from taquba.database._packs import CHUNK_PREFIX, chunk_key, decode_pack
 from taquba.database._report import CheckedCheckpoint, Finding, Progress, VerifyReport
 from taquba.database._scratch import scratch_folder
 from taquba.database._state import Execute
-from taquba.database._survey import chunk_keys, survey
+from taquba.database._survey import chunk_keys, log_is_whole, skipped, survey
 from taquba.errors import CorruptStore, ObjectNotFound, StoreUnavailable
 from taquba.journal import (
     JOURNAL_PREFIX,
     START,
     Checkpoint,
     Entry,
-    EpochMark,
     JournalGap,
     Kind,
     LogWalk,
@@ -160,21 +159,16 @@ class _Verification:
 
     async def _first_start(self) -> Checkpoint | None:
         """Where to begin: the oldest checkpoint; None if the log is there from its start."""
-        listed = {
-            seq
-            async for info in self._store.list(JOURNAL_PREFIX)
-            if (seq := seq_of_key(info.key)) is not None
-        }
+        listed = [info async for info in self._store.list(JOURNAL_PREFIX)]
         oldest = self._candidate(-1)
-        if oldest is not None:
-            place = oldest.position
-            if not listed.issuperset(set(range(place.seq)) - _skipped(place.epochs)):
-                self._total = sum(seq >= place.seq for seq in listed)
-                if self._unreadable and min(self._unreadable) < place.seq:
-                    await self._read_apart(min(self._unreadable) - 1, place.seq, whole=False)
-                return oldest
-        self._total = len(listed)
-        return None
+        if oldest is None or log_is_whole(listed, oldest.position.seq, oldest.position.epochs):
+            self._total = len(listed)
+            return None
+        place = oldest.position
+        self._total = sum(info.key >= entry_key(place.seq) for info in listed)
+        if self._unreadable and min(self._unreadable) < place.seq:
+            await self._read_apart(min(self._unreadable) - 1, place.seq, whole=False)
+        return oldest
 
     def _candidate(self, after: int) -> Checkpoint | None:
         """The first checkpoint beyond a place that may be a start."""
@@ -264,21 +258,25 @@ class _Verification:
 
         With `whole` all must be there, as far as another one, or `end`, says that they were.
         """
-        skipped = _skipped(self._position.epochs)
+        unused = skipped(self._position.epochs)
         for checkpoint in self._checkpoints.values():
-            skipped |= _skipped(checkpoint.position.epochs)
+            unused |= skipped(checkpoint.position.epochs)
         # The damaged one may have been an epoch entry.
-        skipped |= set(range(place + 1, place + self._position.window)) if end is None else set()
+        unused |= set(range(place + 1, place + self._position.window)) if end is None else set()
         there: set[int] = set()
         known = end or 0
-        async for info in self._store.list(JOURNAL_PREFIX, entry_key(place) if place >= 0 else ""):
+        after = entry_key(place - 1) if place > 0 else ""
+        async for info in self._store.list(JOURNAL_PREFIX, after):
             seq = seq_of_key(info.key)
             if seq is None:
+                continue
+            if seq == place:
+                there.add(seq)
                 continue
             if end is not None and seq >= end:
                 break
             there.add(seq)
-            if seq in skipped:
+            if seq in unused:
                 continue
             entry = await self._read_entry(seq)
             if isinstance(entry, CorruptStore):
@@ -286,11 +284,19 @@ class _Verification:
             elif entry is not None:
                 known = max(known, entry.durable_before) if end is None else known
                 if entry.kind is Kind.EPOCH:
-                    skipped |= set(range(seq + 1, seq + entry.window))
-        for seq in sorted(set(range(place + 1, known)) - skipped - there) if whole else ():
-            if seq in self._unreadable or await self._was_collected(seq):
-                return
-            self._found(entry_key(seq), "it is missing, and later ones say that it was stored")
+                    unused |= set(range(seq + 1, seq + entry.window))
+        before = place
+        for seq in [*sorted(there | unused), known] if whole else ():
+            if before + 1 < seq <= known and (before != place or place in there):
+                if await self._was_collected(before + 1):
+                    return
+                more = seq - before - 2
+                self._found(
+                    entry_key(before + 1),
+                    f"it is missing{f', and so are the {more:,} after it' if more else ''}; later "
+                    "ones say that they were stored",
+                )
+            before = max(before, seq)
 
     def _apply(self, entry: Entry) -> None:
         self._entries += 1
@@ -558,8 +564,3 @@ class _Verification:
                 f"move {checkpoint_key(newest)} out of the way, and the store opens from there"
             )
         return f"{stops}, and nothing else holds that state: restore the object"
-
-
-def _skipped(marks: Iterable[EpochMark]) -> set[int]:
-    """The seqs in the windows that the log skips."""
-    return {seq for mark in marks for seq in range(mark.seq + 1, mark.resume_at)}
