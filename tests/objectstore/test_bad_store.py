@@ -129,6 +129,31 @@ async def test_listing_that_is_denied_later_stops_no_commit(
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_bucket_in_which_deleting_is_denied(
+    s3_server: Server,
+    proxy: LossyProxy,
+    url: str,
+    driver: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Everything works, but nothing is collected, the probe least of all."""
+    caplog.set_level(logging.INFO)
+    options = through(proxy, s3_server, driver)
+    deny(proxy, "DELETE", "POST")
+    for number in range(3):
+        async with Queue.open(url, storage_options=options) as queue:
+            assert await pending(queue) == number
+            await queue.enqueue("work", b"1")
+            await queue._core.database.checkpoint()
+    assert caplog.text.count("the probe 'probes/") == 3
+    assert "s3:DeleteObject" in caplog.text
+    assert len([key for key in await listed(url, s3_server) if key.startswith("probes/")]) == 3
+    proxy.heal()
+    async with Queue.open(url, storage_options=options) as queue:
+        assert await pending(queue) == 3
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(
     ("method", "permission"), [("PUT", "s3:PutObject"), ("GET", "s3:GetObject|s3:ListBucket")]
 )

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 
 from taquba.clock import seconds
 from taquba.database._chunks import ChunkStore, Contents
-from taquba.database._packs import CHUNK_PREFIX, chunk_key
+from taquba.database._packs import CHUNK_PREFIX, chunk_key, is_chunk_key
 from taquba.errors import Closed, CommitUnknown, Fenced, StoreError, TaqubaError
 from taquba.journal import Checkpoint, collect
 
@@ -279,7 +279,7 @@ class Collector:
             seen += 1
             if seen % _PAGE == 0:
                 await self._pace(1)
-            if info.key not in needed:
+            if info.key not in needed and is_chunk_key(info.key):
                 doomed.append(info.key)
             if len(doomed) == self._batch:
                 await self._delete_chunks(doomed)

@@ -11,6 +11,7 @@ was deleted is never used again: a deletion whose answer was lost may still happ
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import zlib
 from array import array
@@ -20,9 +21,10 @@ from hashlib import sha256
 
 from taquba.errors import CorruptStore
 
-__all__ = ["CHUNK_PREFIX", "Pack", "chunk_key", "decode_pack", "encode_pack"]
+__all__ = ["CHUNK_PREFIX", "Pack", "chunk_key", "decode_pack", "encode_pack", "is_chunk_key"]
 
 CHUNK_PREFIX = "chunks/"
+_KEY = re.compile(re.escape(CHUNK_PREFIX) + r"[0-9]{10}-[0-9a-f]{64}")
 _LEVEL = 1
 """zlib's fastest: checkpoints should not take the processor from the work."""
 _SAMPLE = 32 * 1024
@@ -47,6 +49,11 @@ class Pack:
 def chunk_key(epoch: int, digest: str) -> str:
     """The key of the pack that a writer with this epoch stored."""
     return f"{CHUNK_PREFIX}{epoch:010d}-{digest}"
+
+
+def is_chunk_key(key: str) -> bool:
+    """Whether a pack can have this key; others are not ours."""
+    return _KEY.fullmatch(key) is not None
 
 
 def encode_pack(places: Sequence[int], content: bytes, *, upload: int = 0) -> tuple[Pack, bytes]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from taquba.database._chunks import Contents
-from taquba.database._packs import CHUNK_PREFIX
+from taquba.database._packs import is_chunk_key
 from taquba.errors import CorruptStore
 from taquba.journal import (
     CHECKPOINT_PREFIX,
@@ -36,7 +35,6 @@ __all__ = [
 ]
 
 _EXAMPLES = 3
-_CHUNK = re.compile(re.escape(CHUNK_PREFIX) + r"[0-9]{10}-[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +318,13 @@ class _Sorter:
             return "checkpoints"
         if key in self._voids:
             return "void checkpoints"
+<<<<<<< HEAD
         if _CHUNK.fullmatch(key):
             return "chunks" if key in self._chunks else "unnamed chunks"
+=======
+        if is_chunk_key(key):
+            return "chunks" if key in chunks else "unnamed chunks"
+>>>>>>> 520127b (Leave objects alone that only look like packs, and test prefixes that hold other things)
         if key.startswith(PROBE_PREFIX):
             return "probe objects"
         if key.startswith(self._other_prefixes):
