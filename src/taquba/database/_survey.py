@@ -318,13 +318,8 @@ class _Sorter:
             return "checkpoints"
         if key in self._voids:
             return "void checkpoints"
-<<<<<<< HEAD
-        if _CHUNK.fullmatch(key):
-            return "chunks" if key in self._chunks else "unnamed chunks"
-=======
         if is_chunk_key(key):
-            return "chunks" if key in chunks else "unnamed chunks"
->>>>>>> 520127b (Leave objects alone that only look like packs, and test prefixes that hold other things)
+            return "chunks" if key in self._chunks else "unnamed chunks"
         if key.startswith(PROBE_PREFIX):
             return "probe objects"
         if key.startswith(self._other_prefixes):
