@@ -14,7 +14,7 @@ how = "drop"    the server applies the request, then the connection closes
       "stall"   the server applies the request, then no answer ever comes
       "refuse"  the connection closes before the server sees the request
       503       (any status) the server applies the request, but the client is
-                told this status, with `body` as the body; with `reach=False`
+                told this status, with `body` and `headers`; with `reach=False`
                 the server never sees the request
 
 Signatures stay valid: the Host header is passed on as the client sent it. With
@@ -53,6 +53,7 @@ class _Rule:
     times: float
     body: bytes
     reach: bool
+    headers: dict[str, str]
 
 
 @dataclass
@@ -80,10 +81,11 @@ class LossyProxy:
         times: float = 1,
         body: bytes = b"",
         reach: bool = True,
+        headers: dict[str, str] | None = None,
     ) -> None:
         """Spoil the next `times` requests with this method and `text` in the target."""
         assert how in ("drop", "stall", "refuse") or isinstance(how, int)
-        self._rules.append(_Rule(method, text, how, times, body, reach))
+        self._rules.append(_Rule(method, text, how, times, body, reach, headers or {}))
 
     def heal(self) -> None:
         """Spoil nothing any more."""
@@ -153,7 +155,7 @@ class LossyProxy:
             assert isinstance(rule.how, int)
             if headers.get("expect", "").lower() != "100-continue":
                 await _copy_body(headers, reader, None, is_request=True)
-            writer.write(_made_up(rule.how, rule.body))
+            writer.write(_made_up(rule.how, rule.body, rule.headers))
             await writer.drain()
             return False
 
@@ -199,14 +201,15 @@ class LossyProxy:
         if rule.how == "stall":
             await asyncio.sleep(3600)
         if isinstance(rule.how, int):
-            writer.write(_made_up(rule.how, rule.body))
+            writer.write(_made_up(rule.how, rule.body, rule.headers))
             await writer.drain()
         return False
 
 
-def _made_up(status: int, body: bytes) -> bytes:
+def _made_up(status: int, body: bytes, headers: dict[str, str]) -> bytes:
     """An answer that no server gave."""
     lines = [f"HTTP/1.1 {status} Lost", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 

@@ -7,7 +7,8 @@ import importlib
 import inspect
 import re
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
@@ -88,6 +89,7 @@ def azure_filesystem(options: Mapping[str, Any]) -> Any:
                 f"no account is named for az://: {AZURE_CREDENTIALS}"
             ) from error
         raise InvalidArgument(f"storage options for adlfs: {error}") from error
+    _detach_finalizers(filesystem)
     named, found = options.get("account_name"), filesystem.service_client.account_name
     if named and found and named != found:  # a connection string goes before everything else
         raise InvalidArgument(
@@ -105,8 +107,6 @@ class AzureDriver:
     def __init__(self, filesystem: Any, container: str) -> None:
         self._fs = filesystem
         self._name = container
-        # They would close its client at the end of the process, in a loop that is gone by then,
-        # and fail. They also keep it, and its credentials, in memory until then.
         _detach_finalizers(filesystem)
         self._service: Any = None
         self._container: Any = None
@@ -132,7 +132,8 @@ class AzureDriver:
 
     async def write(self, name: str, data: bytes, *, exclusive: bool) -> None:
         """Store the object in one request."""
-        await self._client().upload_blob(name, data, overwrite=not exclusive)
+        with _sensible_answers():
+            await self._client().upload_blob(name, data, overwrite=not exclusive)
 
     async def delete(self, names: list[str]) -> None:
         """Delete the objects, some at once: not every service takes batches."""
@@ -162,10 +163,16 @@ class AzureDriver:
             include=["metadata"],
             raw_response_hook=answers.append,
         )
-        async for _ in pages.by_page():
-            for blob in answers.pop().context[ContentDecodePolicy.CONTEXT_NAME].iter("Blob"):
-                name, size = blob.findtext("Name"), int(blob.findtext("Properties/Content-Length"))
-                if name > start_after and not _is_folder(blob):
+        walking = pages.by_page()
+        while True:
+            with _sensible_answers():
+                try:
+                    await anext(walking)
+                except StopAsyncIteration:
+                    return
+                page = _blobs(answers.pop())
+            for name, size in page:
+                if name > start_after:
                     yield name, size
 
     async def close(self) -> None:
@@ -180,7 +187,9 @@ class AzureDriver:
             await self._fs.credential.close()
 
     async def _download(self, name: str, **where: int) -> bytes:
-        data: bytes = await (await self._client().download_blob(name, **where)).readall()
+        client = self._client()
+        with _sensible_answers():
+            data: bytes = await (await client.download_blob(name, **where)).readall()
         return data
 
     def _client(self) -> Any:
@@ -193,9 +202,13 @@ class AzureDriver:
 
     def classify(self, error: Exception, operation: str) -> tuple[type[StoreError], str] | None:
         """What an error of Microsoft's client or aiohttp means."""
+        if isinstance(error, _Nonsense):
+            return StoreUnavailable, str(error)
         if isinstance(error, HttpResponseError) and error.status_code is not None:
             status, code = error.status_code, _code(error)
             kind = AZURE_KINDS.get(code) or kind_of_status(status, operation)
+            if status < 300:  # a success that cannot be one
+                kind = StoreUnavailable
             words = f"{_first_line(error)} (HTTP {status}, {code})"
             return kind, f"{words}{_hint(kind, code)}"
         kind_without = _kind_without_answer(error)
@@ -203,6 +216,19 @@ class AzureDriver:
             return None
         hint = f"; {AZURE_CREDENTIALS}" if kind_without is StoreAccessDenied else ""
         return kind_without, f"{type(error).__name__}: {_first_line(error)}{hint}"
+
+
+class _Nonsense(Exception):
+    """An answer that is none of the service."""
+
+
+@contextmanager
+def _sensible_answers() -> Generator[None]:
+    """Microsoft's client stumbles over answers that are none of the service."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _Nonsense(f"the answer makes no sense: {error}") from error
 
 
 class _Transport(AioHttpTransport):  # type: ignore[misc]
@@ -243,15 +269,28 @@ def _service(filesystem: Any) -> Any:
 
 
 def _detach_finalizers(filesystem: Any) -> None:
+    """Take back what adlfs has planned for the end of the process.
+
+    It would close its client then, in a loop that is gone by then, and fail. Until then, it
+    would keep the filesystem, and the credentials in it, in memory.
+    """
     registry: Any = getattr(weakref.finalize, "_registry", {})
     for finalizer, info in list(registry.items()):
         if info.weakref() is filesystem:
             finalizer.detach()
 
 
-def _is_folder(blob: Any) -> bool:
-    """Whether it stands for a folder, in an account with a hierarchical namespace."""
-    return bool(blob.findtext("Metadata/hdi_isfolder", "").lower() == "true")
+def _blobs(answer: Any) -> list[tuple[str, int]]:
+    """Names and sizes on a page of a listing."""
+    page = answer.context[ContentDecodePolicy.CONTEXT_NAME]
+    if page.tag != "EnumerationResults":
+        raise ValueError(f"<{page.tag}> is no listing")
+    return [
+        (blob.findtext("Name"), int(blob.findtext("Properties/Content-Length")))
+        for blob in page.iter("Blob")
+        # These stand for folders, in an account with a hierarchical namespace.
+        if blob.findtext("Metadata/hdi_isfolder", "").lower() != "true"
+    ]
 
 
 def _code(error: HttpResponseError) -> str:
@@ -270,7 +309,7 @@ def _first_line(error: Exception) -> str:
 def _hint(kind: type[StoreError], code: str) -> str:
     if kind is BucketNotFound:
         return "; create the container first"
-    if code in ("AuthorizationPermissionMismatch", "AuthorizationFailure"):
+    if code == "AuthorizationPermissionMismatch":
         return "; the credentials need the role Storage Blob Data Contributor on the container"
     if kind is StoreAccessDenied:
         return f"; {AZURE_CREDENTIALS}"

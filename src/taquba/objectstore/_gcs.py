@@ -275,7 +275,8 @@ class GcsDriver:
     def classify(self, error: Exception, operation: str) -> tuple[type[StoreError], str] | None:
         """What an error of the service, aiohttp, gcsfs or google-auth means."""
         if isinstance(error, _Refused):
-            return error.kind(operation), f"{error}{_hint(error)}"
+            kind_of_answer = error.kind(operation)
+            return kind_of_answer, f"{error}{_hint(error, kind_of_answer)}"
         if isinstance(error, _Nonsense):
             return StoreUnavailable, str(error)
         kind = _kind_without_answer(error)
@@ -329,12 +330,12 @@ def _refresh_buffer() -> float:
     return float(getattr(module, "LOCAL_REFRESH_BUFFER", 300))
 
 
-def _hint(refused: _Refused) -> str:
-    if refused.status == 404 and _NO_BUCKET in refused.message:
+def _hint(refused: _Refused, kind: type[StoreError]) -> str:
+    if kind is BucketNotFound:
         return "; create the bucket first"
     if refused.status == 401:
         return f"; {_CREDENTIALS}"
-    if refused.status == 403 and refused.reason not in _THROTTLED:
+    if kind is StoreAccessDenied:
         return "; the credentials need the role Storage Object User on the bucket"
     if refused.status == 400 and "requester pays" in refused.message:
         return "; give the storage option requester_pays"
