@@ -457,6 +457,15 @@ async def test_one_request_each(behind: ObstoreStore, proxy: LossyProxy) -> None
     assert await requests(behind.delete([])) == []
 
 
+async def test_many_requests_are_under_way_at_once(behind: ObstoreStore, proxy: LossyProxy) -> None:
+    proxy.lose("GET", "p/", how="stall", times=100)
+    getting = [asyncio.ensure_future(behind.get(f"p/{number}")) for number in range(60)]
+    await proxy.arrived(60)
+    for task in getting:
+        task.cancel()
+    await asyncio.gather(*getting, return_exceptions=True)
+
+
 async def test_deletes_go_in_batches(
     behind: ObstoreStore, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

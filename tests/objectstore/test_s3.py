@@ -28,6 +28,7 @@ from taquba.objectstore import (
     FsspecStore,
     ObjectStore,
     RetryingStore,
+    RetryPolicy,
     open_store,
     verify_store,
 )
@@ -165,6 +166,22 @@ async def test_a_store_that_drops_the_condition_is_unsafe(
         with pytest.raises(UnsafeStore, match="overwrites it"):
             await verify_store(store, clock=clock)
         assert await keys(store) == []
+
+
+async def test_a_botocore_that_does_not_know_the_condition_makes_the_store_unsafe(
+    s3_server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s3fs leaves out, without a word, what the service's description does not mention."""
+    s3fs = pytest.importorskip("s3fs")
+    known = s3fs.S3FileSystem._get_s3_method_kwargs
+
+    def as_of_2023(self: Any, method: Any, *arguments: Any, **kwargs: Any) -> dict[str, Any]:
+        found: dict[str, Any] = known(self, method, *arguments, **kwargs)
+        return {name: value for name, value in found.items() if name != "IfNoneMatch"}
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_get_s3_method_kwargs", as_of_2023)
+    with pytest.raises(UnsafeStore, match=f"{prefix}.*overwrites it"):
+        await open_store(f"{s3_server['url']}/{prefix}", **s3_server["storage_options"])
 
 
 @pytest.mark.parametrize("how", ["drop", "stall", "refuse", 503, 500, 409, 429])
@@ -334,6 +351,48 @@ async def test_one_request_each(behind: FsspecStore, proxy: LossyProxy) -> None:
     assert await requests(behind.delete(["p/a"])) == ["DELETE"]
     assert await requests(behind.delete(["p/a", "p/b"])) == ["POST"]
     assert await requests(behind.delete([])) == []
+
+
+async def test_many_requests_are_under_way_at_once(behind: FsspecStore, proxy: LossyProxy) -> None:
+    """And not ten, as botocore has it: the journal keeps 16 entries in flight, readers 64."""
+    proxy.lose("GET", "p/", how="stall", times=100)
+    getting = [asyncio.ensure_future(behind.get(f"p/{number}")) for number in range(60)]
+    await proxy.arrived(60)
+    await behind.close()
+    for ended in await asyncio.gather(*getting, return_exceptions=True):
+        assert isinstance(ended, Closed)
+
+
+async def test_what_another_client_did_is_seen_at_once(
+    s3_server: Server, store: FsspecStore, prefix: str
+) -> None:
+    """With the caches of s3fs, listings and sizes would be old ones."""
+    async with raw_store(s3_server, prefix) as other:
+        for number in range(3):
+            assert await keys(store, "p/") == [f"p/{n}" for n in range(number)]
+            with pytest.raises(ObjectNotFound):
+                await store.get(f"p/{number}")
+            await other.put(f"p/{number}", b"1")
+            assert await store.get(f"p/{number}") == b"1"
+        await other.put("p/0", b"longer")
+        assert await store.get("p/0") == b"longer"
+        assert [info.size async for info in store.list("p/")] == [6, 1, 1]
+        await other.delete(["p/0", "p/1"])
+        assert await keys(store, "p/") == ["p/2"]
+
+
+async def test_a_key_that_was_the_folder_of_another(store: FsspecStore, clock: HastyClock) -> None:
+    """SeaweedFS keeps the empty folder: it says 'exists' to a create and 'absent' to a get."""
+    await store.create("a/b", b"1")
+    await store.delete(["a/b"])
+    retrying = RetryingStore(store, clock=clock, policy=RetryPolicy(attempts=3))
+    try:
+        await retrying.create("a", b"2")
+    except StoreUnavailable as error:
+        assert "both as present and as absent" in str(error)
+        assert error.key == "a"
+    else:
+        assert await store.get("a") == b"2"
 
 
 async def test_deletes_go_in_batches_and_listings_in_pages(
