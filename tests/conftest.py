@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -69,8 +70,11 @@ def azure_server() -> Iterator[dict[str, Any]]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Install what no Python index has, before the time limit of a test is running."""
-    items = getattr(session, "items", ())
-    needed = any("azure_server" in getattr(item, "fixturenames", ()) for item in items)
+    needed = any(
+        # In the id, it is the value of a parameter.
+        "azure_server" in [*getattr(item, "fixturenames", ()), *re.split(r"[\[\]-]", item.nodeid)]
+        for item in getattr(session, "items", ())
+    )
     if needed and not session.config.option.collectonly:
         script = SERVERS / "start_azurite.py"
         # If it fails, the fixture will, too, and say why.

@@ -178,7 +178,8 @@ class Pipeline:
 
 def environment() -> dict[str, str]:
     """This process's, without what could change how a session behaves."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    clouds = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(clouds)}
     return {**kept, "PYTHONWARNINGS": "error", "AWS_EC2_METADATA_DISABLED": "true"}
 
 

@@ -59,13 +59,18 @@ def test_thirty_kills_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kills_on_a_real_s3_server(tmp_path: Path, s3_server: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("server", "kills"), [("s3_server", 5), ("gcs_server", 4), ("azure_server", 4)]
+)
+def test_kills_on_a_real_server(
+    tmp_path: Path, request: pytest.FixtureRequest, server: str, kills: int
+) -> None:
     random = Random(31)
-    store = f"--store={s3_server['url']}/killed-pipeline"
-    storage = storage_arguments(s3_server["storage_options"])
+    info: dict[str, Any] = request.getfixturevalue(server)
+    store = f"--store={info['url']}/killed-pipeline"
+    storage = storage_arguments(info["storage_options"])
     pipeline = Pipeline(tmp_path, *OPTIONS, store, *storage)
     copy_texts(pipeline.texts, documents=8, sections=4)
-    kills = 5
     for _ in range(kills):
         with pipeline.session() as session:
             last = killed_somewhere(session, random)
