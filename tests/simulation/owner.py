@@ -115,7 +115,7 @@ class Owner:
                 # Somebody took over before the first tables were stored.
                 world.note(self.name, "was fenced before it was open")
                 continue
-            except TaqubaError as error:
+            except Exception as error:
                 if not self.process.dead:
                     world.violate(f"cannot_open: {self.name}: {error!r}")
                 return False
@@ -141,6 +141,7 @@ class Owner:
         self.world.note(self.name, "stopped:", type(error).__name__)
         if isinstance(error, Fenced):
             self.world.count("fencings")
+            self.world.check(must.fenced_without_rival, self.epoch, self.world.store.epoch)
         elif not isinstance(error, CommitUnknown):
             self.world.violate(f"stopped_without_reason: {self.name}: {error!r}")
 
@@ -186,7 +187,7 @@ class Owner:
                 await self.process.sleep(random.choice((0.0, 0.001, 0.01, 0.05, 0.3)))
         except _STOPPED:
             return
-        except TaqubaError as error:
+        except Exception as error:
             if not self.process.dead:
                 self.world.violate(f"unexpected_error: {self.name}: {error!r}")
 
@@ -309,17 +310,22 @@ class Owner:
         assert queue is not None
         lane = random.choice(("a", "a", "b"))
         lease = random.choice((0.1, 0.5, 5.0, 60.0))
-        asking = asyncio.ensure_future(queue.claim_many(lane, random.choice((1, 1, 3)), lease))
+        count = random.choice((1, 1, 3))
+
+        async def ask() -> None:
+            for claim in await queue.claim_many(lane, count, lease):
+                if not self.process.dead:
+                    self.handed_out(claim, lease)
+                    self.claims.append((claim, self.process.loop.time(), lease))
+
+        asking = asyncio.ensure_future(ask())
         if self.giving_up():
             await self.process.sleep(random.random() * 0.02)
             asking.cancel()
             await asyncio.wait([asking])
             if asking.cancelled():
                 return
-        for claim in await asking:
-            if not self.process.dead:
-                self.handed_out(claim, lease)
-                self.claims.append((claim, self.process.loop.time(), lease))
+        await asking
 
     def handed_out(self, claim: Claim, lease: float) -> None:
         job = claim.job

@@ -76,7 +76,8 @@ class ShadowStore(MemoryStore):
         """What the newest checkpoint lacked, at any time."""
         self.counts: dict[str, int] = {}
         self._newest: tuple[str, frozenset[str]] = ("", frozenset())
-        self._epoch = 0
+        self.epoch = 0
+        """The newest that is in the store."""
 
     def _count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
@@ -110,9 +111,9 @@ class ShadowStore(MemoryStore):
         if seq is not None:
             self.entries.setdefault(seq, Landed(now, data))
             epoch = decode_entry(key, data).epoch
-            if epoch < self._epoch:
+            if epoch < self.epoch:
                 self._count("late writes")
-            self._epoch = max(self._epoch, epoch)
+            self.epoch = max(self.epoch, epoch)
         elif key.startswith(CHUNKS):
             self.chunks[key] = data
         elif key.startswith(CHECKPOINT_PREFIX):

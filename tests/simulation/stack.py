@@ -24,6 +24,7 @@ from taquba.queue import Queue
 from tests.simulation import stack_invariants as must
 from tests.simulation.network import FAIR, Process, Weather, at_once
 from tests.simulation.owner import Owner
+from tests.simulation.reader import Reader
 from tests.simulation.shadow import COLUMNS, History, ShadowStore, Tables, content_of, replay_all
 from tests.simulation.stack_invariants import Op, Seen, Step
 from tests.simulation.virtual_loop import Stuck, run
@@ -66,7 +67,7 @@ class Plan:
             users=random.choice((2, 4)) if large else random.choice((1, 2, 2)),
             budget=random.choice((15, 25)) if large else random.choice((6, 9, 12)),
             worker=random.random() < 0.4,
-            followers=random.choice((0, 0, 1)),
+            followers=random.choice((0, 1, 1, 2)) if large else random.choice((0, 1)),
             weather=Weather(
                 latency=random.choice((0.002, 0.01, 0.03)),
                 slow=random.choice((0.0, 0.02, 0.1)),
@@ -108,6 +109,9 @@ class StackWorld:
     @property
     def weather(self) -> Weather:
         return self.plan.weather
+
+    def database_config(self, **given: Any) -> DatabaseConfig:
+        return database_config(self.plan, self.scratch, **given)
 
     def note(self, *event: Any) -> None:
         self.trace.append((asyncio.get_running_loop().time(), *event))
@@ -222,16 +226,20 @@ async def _slot(world: StackWorld, number: int) -> None:
 async def _history(world: StackWorld) -> None:
     plan = world.plan
     world.note("plan", plan)
+    readers = [Reader(world, number) for number in range(plan.followers)]
     await asyncio.gather(*(_slot(world, number) for number in range(plan.slots)))
     await asyncio.sleep(1.0)
     world.note("everything heals")
     for owner in world.owners:
         owner.heal()
-    thaw = max((owner.process.frozen_until for owner in world.owners), default=0.0)
+    processes = [life.process for life in (*world.owners, *readers)]
+    thaw = max((process.frozen_until for process in processes), default=0.0)
     now = asyncio.get_running_loop().time()
     await asyncio.sleep(max(thaw - now, 0.0) + 20.0)  # whatever is still under way lands
     for owner in world.owners:
         await owner.close()
+    for reader in readers:
+        await reader.finish()
     await _look_at_the_end(world)
 
 
@@ -407,7 +415,7 @@ def simulate(seed: int, plan: Plan | None = None) -> StackWorld:
         with (
             mock.patch(
                 "taquba.queue._queue.DatabaseConfig",
-                lambda **given: database_config(plan, scratch, **given),
+                world.database_config,
             ),
             mock.patch("taquba.queue._queue.JournalConfig", _journal_config),
         ):
@@ -415,5 +423,7 @@ def simulate(seed: int, plan: Plan | None = None) -> StackWorld:
                 run(_history(world), on_error)
             except Stuck as error:
                 world.violations.append(f"stuck: {error}")
+            except Exception as error:
+                world.violations.append(f"crashed: {error!r}")
         _judge(world)
     return world

@@ -183,6 +183,11 @@ def foreign(step: Step, ops: Mapping[int, Op]) -> str:
     return ""
 
 
+def fenced_without_rival(epoch: int, newest: int) -> str:
+    """A process stops as fenced only when a newer epoch is in the store."""
+    return "" if newest > epoch else f"epoch {epoch} was fenced, and there is no newer one"
+
+
 def acknowledged_after_failure(op: Op, failed_at: float | None) -> str:
     """A process that was fenced acknowledges nothing any more."""
     if failed_at is None or op.acknowledged_at is None or op.acknowledged_at <= failed_at:
@@ -401,6 +406,12 @@ def not_a_prefix(seen: Seen, history: History, entries: Mapping[int, Landed]) ->
         if step.seq < seen.seq and step.landed_at > seen.at:
             return f"{seen.reader} showed entry {step.seq} before it was stored"
     return ""
+
+
+def not_shown(known: Iterable[int], shown: Iterable[int]) -> str:
+    """A follower that has just looked shows everything that was acknowledged before."""
+    missing = sorted(set(known) - set(shown))
+    return f"acknowledged before the look, and not shown after it: {missing}" if missing else ""
 
 
 def went_back(seen: Sequence[Seen]) -> str:

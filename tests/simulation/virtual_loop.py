@@ -54,7 +54,7 @@ class _NoIO(selectors.BaseSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Deterministic, single-threaded, without input or output; time begins at 0."""
 
-    max_rounds = 400_000
+    max_rounds = 100_000
 
     def __init__(self) -> None:
         selector = _NoIO()

@@ -1,0 +1,131 @@
+"""A simulated process that follows a store which others write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from taquba.database import Replica
+from taquba.errors import Closed, StoreError, TaqubaError
+from taquba.queue._schema import QUEUE_SCHEMA
+from tests.simulation import stack_invariants as must
+from tests.simulation.network import FAIR, Process
+from tests.simulation.shadow import Tables
+from tests.simulation.stack_invariants import Seen
+
+if TYPE_CHECKING:
+    from tests.simulation.stack import StackWorld
+
+
+def content_from(rows: Callable[[str], list[tuple[Any, ...]]]) -> Tables:
+    """All rows of all tables that can be read; each has its key in its first column."""
+    names = rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name: {row[:1]: row for row in rows(f'SELECT * FROM "{name}"')} for (name,) in names}
+
+
+class Reader:
+    """One follower: it shows what it has at every change, stands still, and goes on."""
+
+    def __init__(self, world: StackWorld, number: int) -> None:
+        self.world = world
+        self.name = f"f{number}"
+        self.random = Random(f"{world.seed}/{self.name}")
+        self.loads = 0
+        self.process = Process(
+            self.name,
+            world.store,
+            Random(f"{world.seed}/{self.name}/network"),
+            world.weather,
+            self.note,
+            world.count,
+        )
+        self.replica: Replica | None = None
+        self.task: asyncio.Future[None] = asyncio.ensure_future(self.live())
+
+    def note(self, *event: Any) -> None:
+        self.world.note(*event)
+        heard = event[1:] and event[1] == "get" and event[3:] == ("ok", "")
+        if heard and str(event[2]).startswith("checkpoints/"):
+            self.loads += 1
+            if self.loads > 1:
+                self.world.count("reloads")
+
+    async def live(self) -> None:
+        self.process.live_here()
+        await self.process.sleep(self.random.random())
+        if not await self.open():
+            return
+        following = asyncio.ensure_future(self.follow())
+        if self.random.random() < 0.7:
+            await self.process.sleep(self.random.random() * 3)
+            # Until collection has overtaken it, or until everything is over.
+            self.process.freeze(self.random.choice((1.0, 5.0, 7200.0)) * self.random.random())
+        await following
+
+    async def open(self) -> bool:
+        for _ in range(30):
+            known = self.acknowledged()
+            try:
+                self.replica = await Replica.open(
+                    self.process.store,
+                    [QUEUE_SCHEMA],
+                    clock=self.process.clock,
+                    config=self.world.database_config(),
+                    poll_interval=self.random.choice((0.05, 0.3)),
+                    max_poll_interval=self.random.choice((300.0, 900.0)),
+                )
+            except StoreError:
+                await self.process.sleep(0.2)
+                continue
+            except TaqubaError as error:
+                self.world.violate(f"follower_failed: {self.name} cannot open: {error!r}")
+                return False
+            self.show(known)
+            return True
+        return False
+
+    async def follow(self) -> None:
+        """Show what there is, after each change."""
+        assert self.replica is not None
+        try:
+            async for _ in self.replica.changes():
+                self.show([])
+                if self.random.random() < 0.1:
+                    known = self.acknowledged()
+                    with suppress(StoreError):
+                        await self.replica.refresh()
+                        self.show(known)
+        except Closed:
+            return
+        except TaqubaError as error:
+            self.world.violate(f"follower_failed: {self.name}: {error!r}")
+
+    def acknowledged(self) -> list[int]:
+        return [op.number for op in self.world.ops.values() if op.acknowledged_at is not None]
+
+    def show(self, known: list[int]) -> None:
+        """Note what is shown now, which has all of what was `known` to be committed."""
+        assert self.replica is not None
+        content = content_from(self.replica.rows)
+        seq = self.replica.position.seq
+        self.world.note(self.name, "shows", seq)
+        self.world.count("shown by followers")
+        self.world.seen.append(Seen(self.name, self.process.loop.time(), seq, content))
+        found = [must.number_of(key[0]) for key in content.get("kv", {})]
+        self.world.check(must.not_shown, known, found)
+
+    async def finish(self) -> None:
+        """Everything has healed: show all there is, and close."""
+        self.process.weather = FAIR
+        if self.replica is None:
+            return
+        try:
+            await self.replica.refresh()
+            self.show(self.acknowledged())
+            await self.replica.close()
+        except TaqubaError as error:
+            self.world.violate(f"follower_failed: {self.name} at the end: {error!r}")
+        await asyncio.wait([self.task])
