@@ -105,6 +105,7 @@ class Owner:
                     store,
                     config=config,
                     clock=self.process.clock,
+                    retain_history=world.plan.retain_history,
                     commit_interval=random.choice((0.0, 0.005, 0.05)),
                     close_timeout=random.choice((0.05, 1.0, 30.0)),
                 )

@@ -8,9 +8,9 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from taquba import Follower
 from taquba.database import Replica
 from taquba.errors import Closed, StoreError, TaqubaError
-from taquba.queue._schema import QUEUE_SCHEMA
 from tests.simulation import stack_invariants as must
 from tests.simulation.network import FAIR, Process
 from tests.simulation.shadow import Tables
@@ -42,6 +42,7 @@ class Reader:
             self.note,
             world.count,
         )
+        self.follower: Follower | None = None
         self.replica: Replica | None = None
         self.task: asyncio.Future[None] = asyncio.ensure_future(self.live())
 
@@ -69,11 +70,9 @@ class Reader:
         for _ in range(30):
             known = self.acknowledged()
             try:
-                self.replica = await Replica.open(
+                self.follower = await Follower.open(
                     self.process.store,
-                    [QUEUE_SCHEMA],
                     clock=self.process.clock,
-                    config=self.world.database_config(),
                     poll_interval=self.random.choice((0.05, 0.3)),
                     max_poll_interval=self.random.choice((300.0, 900.0)),
                 )
@@ -83,20 +82,22 @@ class Reader:
             except TaqubaError as error:
                 self.world.violate(f"follower_failed: {self.name} cannot open: {error!r}")
                 return False
+            self.replica = self.follower._replica
             self.show(known)
             return True
         return False
 
     async def follow(self) -> None:
         """Show what there is, after each change."""
-        assert self.replica is not None
+        assert self.follower is not None and self.replica is not None
         try:
-            async for _ in self.replica.changes():
+            async for _ in self.follower.changes():
                 self.show([])
+                await self.count_jobs()
                 if self.random.random() < 0.1:
                     known = self.acknowledged()
                     with suppress(StoreError):
-                        await self.replica.refresh()
+                        await self.follower.refresh()
                         self.show(known)
         except Closed:
             return
@@ -117,15 +118,29 @@ class Reader:
         found = [must.number_of(key[0]) for key in content.get("kv", {})]
         self.world.check(must.not_shown, known, found)
 
+    async def count_jobs(self) -> None:
+        """Ask for counters, as a user would, and compare them with the jobs that are shown."""
+        assert self.follower is not None and self.replica is not None
+        lane = self.random.choice(("a", "b", "w"))
+        before = self.follower.position
+        stats = await self.follower.stats(lane)
+        if self.follower.position == before:
+            rows = self.replica.rows(
+                "SELECT state, count(*) FROM jobs JOIN queues ON queue = number WHERE name = ?"
+                " GROUP BY state",
+                (lane,),
+            )
+            self.world.check(must.follower_miscounts, self.name, stats, dict(rows))
+
     async def finish(self) -> None:
         """Everything has healed: show all there is, and close."""
         self.process.weather = FAIR
-        if self.replica is None:
+        if self.follower is None:
             return
         try:
-            await self.replica.refresh()
+            await self.follower.refresh()
             self.show(self.acknowledged())
-            await self.replica.close()
+            await self.follower.close()
         except TaqubaError as error:
             self.world.violate(f"follower_failed: {self.name} at the end: {error!r}")
         await asyncio.wait([self.task])

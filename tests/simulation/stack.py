@@ -56,18 +56,22 @@ class Plan:
     zombies: float
     """Share of processes that stand still for hours."""
     checkpoint_bytes: int
+    keep_checkpoints: int
+    retain_history: float | None
+    """Seconds."""
+    collection_rate: float
 
     @classmethod
     def of(cls, seed: int) -> Plan:
         random = Random(f"{seed}/plan")
-        large = random.random() < 0.06
+        large = random.random() < 0.05
         return cls(
             slots=random.choice((3, 4)) if large else random.choice((1, 2, 2, 3)),
             lives=3 if large else random.choice((1, 2, 2)),
             users=random.choice((2, 4)) if large else random.choice((1, 2, 2)),
             budget=random.choice((15, 25)) if large else random.choice((6, 9, 12)),
             worker=random.random() < 0.4,
-            followers=random.choice((0, 1, 1, 2)) if large else random.choice((0, 1)),
+            followers=random.choice((0, 1, 1, 2)) if large else random.choice((0, 0, 1)),
             weather=Weather(
                 latency=random.choice((0.002, 0.01, 0.03)),
                 slow=random.choice((0.0, 0.02, 0.1)),
@@ -79,6 +83,9 @@ class Plan:
             freezes=random.choice((0.0, 0.3, 0.6)),
             zombies=random.choice((0.0, 0.25, 0.5)),
             checkpoint_bytes=random.choice((700, 1500, 4000)),
+            keep_checkpoints=random.choice((1, 2)),
+            retain_history=random.choice((None, None, None, 2.0)),
+            collection_rate=random.choice((5.0, 1000.0, 1000.0)),
         )
 
 
@@ -157,20 +164,18 @@ class StackWorld:
 
 def database_config(plan: Plan, scratch: str, **given: Any) -> DatabaseConfig:
     """Settings with which even a small world takes checkpoints and collects."""
-    known = {entry.name for entry in dataclasses.fields(DatabaseConfig)}
-    wanted: dict[str, Any] = {
-        "checkpoint_share": 0.001,
-        "checkpoint_bytes": plan.checkpoint_bytes,
-        "checkpoint_entries": 20,
-        "keep_checkpoints": 1 + plan.checkpoint_bytes % 2,
-        "chunk_size": 32 * 1024,
-        "pages_per_step": 4 if plan.checkpoint_bytes < 1000 else 64,
-        "transfers": 3,
-        "cache_bytes": 256 * 1024,
-        "scratch": scratch,
-    }
-    return DatabaseConfig(
-        **{name: value for name, value in wanted.items() if name in known}, **given
+    return dataclasses.replace(
+        DatabaseConfig(**given),
+        checkpoint_share=0.001,
+        checkpoint_bytes=plan.checkpoint_bytes,
+        checkpoint_entries=20,
+        keep_checkpoints=plan.keep_checkpoints,
+        collection_rate=plan.collection_rate,
+        chunk_size=32 * 1024,
+        pages_per_step=4 if plan.checkpoint_bytes < 1000 else 64,
+        transfers=3,
+        cache_bytes=256 * 1024,
+        scratch=scratch,
     )
 
 
@@ -417,6 +422,7 @@ def simulate(seed: int, plan: Plan | None = None) -> StackWorld:
                 "taquba.queue._queue.DatabaseConfig",
                 world.database_config,
             ),
+            mock.patch("taquba.database._replica.DatabaseConfig", world.database_config),
             mock.patch("taquba.queue._queue.JournalConfig", _journal_config),
         ):
             try:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from taquba.errors import TaqubaError
 from taquba.journal import EpochMark, Kind, Position
 from taquba.journal._entry import decode_entry
+from taquba.queue import QueueStats
 from tests.simulation.shadow import (
     COLUMNS,
     Change,
@@ -412,6 +413,14 @@ def not_shown(known: Iterable[int], shown: Iterable[int]) -> str:
     """A follower that has just looked shows everything that was acknowledged before."""
     missing = sorted(set(known) - set(shown))
     return f"acknowledged before the look, and not shown after it: {missing}" if missing else ""
+
+
+def follower_miscounts(reader: str, stats: QueueStats, jobs: Mapping[int, int]) -> str:
+    """The counters that a follower tells are those of the jobs that it shows."""
+    for state, told in enumerate((stats.pending, stats.scheduled, stats.claimed)):
+        if told != jobs.get(state, 0):
+            return f"{reader} tells {stats}, and shows {dict(jobs)}"
+    return "" if stats.dead == jobs.get(DEAD, 0) else f"{reader} tells {stats}, shows {dict(jobs)}"
 
 
 def went_back(seen: Sequence[Seen]) -> str:

@@ -30,6 +30,8 @@ HAPPENS = {
     "leases expired": 100,
     "claims recovered": 100,
     "settlements refused": 30,
+    "shown by followers": 200,
+    "reloads": 20,
 }
 """How often each kind of event happens in 200 worlds, at least."""
 

@@ -5,8 +5,9 @@ Each plant says which predicate, or which of some, is to notice it, and within h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from taquba.database import _checkpoints as checkpoints
 from taquba.database import _chunks as chunks
 from taquba.database._body import decode_body, encode_body
-from taquba.database._chunks import ChunkStore
+from taquba.database._collection import Collector
 from taquba.database._database import Database, Transaction
 from taquba.database._machine import Machine
 from taquba.database._state import State
@@ -231,7 +232,17 @@ def checkpoints_say_a_wrong_place(patch: Patch) -> None:
     patch(checkpoints.Checkpointer, "clean", late)
 
 
-@fault("chunks_missing", within=150, zombies=0.6, slots=3, lives=2)
+@fault(
+    "chunks_missing",
+    within=150,
+    zombies=0.6,
+    freezes=0.6,
+    slots=3,
+    checkpoint_bytes=700,
+    keep_checkpoints=1,
+    retain_history=None,
+    collection_rate=1000.0,
+)
 def chunks_are_shared_between_epochs(patch: Patch) -> None:
     whole = chunks.chunk_key
     patch(chunks, "chunk_key", lambda epoch, digest: whole(1, digest))
@@ -239,12 +250,13 @@ def chunks_are_shared_between_epochs(patch: Patch) -> None:
 
 @fault("chunks_missing", within=20)
 def a_referenced_chunk_is_collected(patch: Patch) -> None:
-    whole = ChunkStore.collect
+    whole = Collector.will_publish
 
-    async def careless(self: ChunkStore, epoch: int, kept: Iterable[Any], **more: Any) -> int:
-        return await whole(self, epoch, list(kept)[:-1], **more)
+    def forgetful(self: Collector, seq: int, contents: Any) -> None:
+        needed = sorted(contents.chunk_keys())[1:]
+        whole(self, seq, SimpleNamespace(chunk_keys=lambda: needed))  # type: ignore[arg-type]
 
-    patch(ChunkStore, "collect", careless)
+    patch(Collector, "will_publish", forgetful)
 
 
 @fault("read_early", within=60)
