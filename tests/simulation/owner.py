@@ -106,6 +106,8 @@ class Owner:
                     config=config,
                     clock=self.process.clock,
                     retain_history=world.plan.retain_history,
+                    state=random.choice(("memory", "memory", "memory", "disk")),
+                    scratch=world.scratch,
                     commit_interval=random.choice((0.0, 0.005, 0.05)),
                     close_timeout=random.choice((0.05, 1.0, 30.0)),
                 )

@@ -162,7 +162,7 @@ class StackWorld:
         )
 
 
-def database_config(plan: Plan, scratch: str, **given: Any) -> DatabaseConfig:
+def database_config(plan: Plan, folder: str, **given: Any) -> DatabaseConfig:
     """Settings with which even a small world takes checkpoints and collects."""
     return dataclasses.replace(
         DatabaseConfig(**given),
@@ -175,7 +175,7 @@ def database_config(plan: Plan, scratch: str, **given: Any) -> DatabaseConfig:
         pages_per_step=4 if plan.checkpoint_bytes < 1000 else 64,
         transfers=3,
         cache_bytes=256 * 1024,
-        scratch=scratch,
+        scratch=folder,
     )
 
 

@@ -17,7 +17,7 @@ def step(seq: int, *numbers: int) -> Step:
 
 
 def job(**values: object) -> Row:
-    row: dict[str, object] = {name: None for name in COLUMNS["jobs"]}
+    row: dict[str, object] = dict.fromkeys(COLUMNS["jobs"])
     row |= {"id": "j", "queue": 1, "state": 0, "attempts": 0, "max_attempts": 3, "payload": b"1:0"}
     return tuple((row | values).values())
 
