@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.simulation import stack_invariants as must
 from tests.simulation.shadow import COLUMNS, Change, Row, Step, Table
 from tests.simulation.stack_invariants import Op, Seen
@@ -17,7 +19,7 @@ def step(seq: int, *numbers: int) -> Step:
 
 
 def job(**values: object) -> Row:
-    row: dict[str, object] = dict.fromkeys(COLUMNS["jobs"])
+    row: dict[str, Any] = dict.fromkeys(COLUMNS["jobs"])
     row |= {"id": "j", "queue": 1, "state": 0, "attempts": 0, "max_attempts": 3, "payload": b"1:0"}
     return tuple((row | values).values())
 
