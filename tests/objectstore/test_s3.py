@@ -511,7 +511,9 @@ async def test_other_filesystems_are_refused() -> None:
         protocol = ("s3", "s3a")
         asynchronous = True
 
+    obstore = pytest.importorskip("obstore.fsspec")
     others = [
+        obstore.FsspecStore("s3", asynchronous=True),
         fsspec.filesystem("file"),
         fsspec.filesystem("memory"),
         AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=True),
