@@ -42,7 +42,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--store",
         metavar="URL",
-        help=f"s3://bucket/prefix or a folder (default: {HOME}/store)",
+        help="s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or a folder "
+        f"(default: {HOME}/store)",
     )
     add(
         "--storage-option",
