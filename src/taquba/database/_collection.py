@@ -107,6 +107,35 @@ class Pacer:
             await self._clock.sleep(delay)
 
 
+class _Needed:
+    """The chunks that manifests name; those of this epoch even if they may not be published."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, set[str]] = {}
+        """By the seq of the manifest."""
+        self._counts: dict[str, int] = {}
+        """How many manifests name a chunk. With a long history there are many of them."""
+
+    def add(self, seq: int, keys: set[str]) -> None:
+        """A manifest at this place names these chunks."""
+        known = self._keys.setdefault(seq, set())
+        for key in sorted(keys - known):
+            shared = sys.intern(key)
+            known.add(shared)
+            self._counts[shared] = self._counts.get(shared, 0) + 1
+
+    def drop_before(self, cut: int) -> None:
+        """Manifests before this place are not kept."""
+        for seq in [seq for seq in self._keys if seq < cut]:
+            for key in self._keys.pop(seq):
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._counts
+
+
 class Collector:
     """Collects after each checkpoint, one collection at a time, in a task of its own."""
 
@@ -130,11 +159,7 @@ class Collector:
         retain = config.retain_history
         self._retain_ms = None if retain is None else seconds(retain, name="retain") * 1000
         self._newest: Checkpoint | None = None
-        self._needed: dict[int, set[str]] = {}
-        """By the seq of a manifest, the chunks that it names; those of this epoch even if it is
-        not known whether it was published."""
-        self._added: set[str] = set()
-        """What was added to `_needed` since it was last looked at as a whole."""
+        self._needed = _Needed()
         self._times: dict[int, int] = {}
         self._wanted = asyncio.Event()
         self._collecting = asyncio.Lock()
@@ -151,9 +176,7 @@ class Collector:
 
     def will_publish(self, seq: int, contents: Contents) -> None:
         """A manifest that says this may be visible from now on."""
-        keys = {sys.intern(key) for key in contents.chunk_keys()}
-        self._needed.setdefault(seq, set()).update(keys)
-        self._added |= keys
+        self._needed.add(seq, contents.chunk_keys())
 
     def published(self, checkpoint: Checkpoint, contents: Contents) -> None:
         """This checkpoint of ours is visible: collect what it makes superfluous, soon."""
@@ -255,7 +278,7 @@ class Collector:
         self.deleted += done.entries + done.checkpoints
         if not done.kept:
             return  # our checkpoint is gone, so somebody else owns the store
-        self._needed = {seq: keys for seq, keys in self._needed.items() if seq >= done.cut}
+        self._needed.drop_before(done.cut)
         await self._collect_chunks()
         for orphans in self.orphans:
             self.deleted += await orphans.collect(done.cut, self._pace, self._batch)
@@ -268,8 +291,6 @@ class Collector:
 
     async def _collect_chunks(self) -> None:
         last = chunk_key(self._epoch, "~")
-        self._added = set()
-        needed = set[str]().union(*self._needed.values())
         doomed: list[str] = []
         seen = 0
         await self._pace(1)
@@ -279,20 +300,18 @@ class Collector:
             seen += 1
             if seen % _PAGE == 0:
                 await self._pace(1)
-            if info.key not in needed and is_chunk_key(info.key):
+            if is_chunk_key(info.key) and not self._in_use(info.key):
                 doomed.append(info.key)
             if len(doomed) == self._batch:
                 await self._delete_chunks(doomed)
                 doomed = []
         await self._delete_chunks(doomed)
 
+    def _in_use(self, key: str) -> bool:
+        return key in self._needed or key in self._chunks.uploading
+
     async def _delete_chunks(self, keys: list[str]) -> None:
-        if not keys:
-            return
-        await self._pace(len(keys))
-        # A checkpoint may have begun since they were listed.
-        in_use = self._chunks.uploading | self._added
-        doomed = [key for key in keys if key not in in_use]
-        if doomed:
-            await self._store.delete(doomed)
-            self.deleted += len(doomed)
+        if keys:
+            await self._pace(len(keys))
+            await self._store.delete(keys)
+            self.deleted += len(keys)

@@ -70,7 +70,7 @@ class DatabaseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseStatistics:
-    """Sizes and counts; those of checkpoints since the database was opened."""
+    """Sizes and counts; those of checkpoints and collection since the database was opened."""
 
     size: int
     """Bytes of the database."""
@@ -88,3 +88,5 @@ class DatabaseStatistics:
     """Chunks that a checkpoint took over from the one before it."""
     checkpoint_bytes: int
     """Bytes of the chunks that were written, as they are stored."""
+    objects_deleted: int
+    """Objects that collection deleted."""

@@ -392,6 +392,7 @@ class Database:
             chunks_uploaded=checkpointer.chunks_uploaded,
             chunks_reused=checkpointer.chunks_reused,
             checkpoint_bytes=checkpointer.bytes_uploaded,
+            objects_deleted=self._collector.deleted,
         )
 
     # -- the end ----------------------------------------------------------------------------

@@ -64,6 +64,7 @@ _TABLE = SchemaModule(
     version=1,
     statements=(
         "CREATE TABLE orphans (key TEXT NOT NULL PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE INDEX orphans_by_seq ON orphans (seq)",
     ),
 )
 _OWN_PREFIXES = ("journal/", "checkpoints/", "chunks/")
@@ -175,7 +176,8 @@ class OrphanCollector:
         if not self._has_table():
             return []
         rows = self._database.execute(
-            "SELECT key FROM orphans WHERE seq < ? AND key > ? AND key < ? ORDER BY key LIMIT ?",
+            "SELECT key FROM orphans WHERE seq < ? AND key > ? AND key < ?"
+            " ORDER BY seq, key LIMIT ?",
             (cut, self._keys.prefix, self._keys.prefix + "~", count),
         )
         return [str(key) for (key,) in rows.fetchall()]
