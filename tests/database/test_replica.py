@@ -28,7 +28,7 @@ from taquba.journal._entry import Kind, encode_entry
 from taquba.journal._position import entry_key
 from taquba.objectstore import MemoryStore, ObjectStore
 from taquba.objectstore._readonly import ReadOnlyStore
-from taquba.testing import FaultyStore
+from taquba.testing import FaultyStore, LatencyStore
 
 from .harness import EAGER, ITEMS, dump, keys, open_database, opened, put
 
@@ -139,6 +139,55 @@ async def test_an_idle_store_is_asked_less_and_less_often() -> None:
             await put(database, 2)
             await clock.advance(1)
             assert await values(replica) == [1, 2]
+
+
+async def test_a_short_pause_does_not_make_the_looks_rarer() -> None:
+    memory, clock = MemoryStore(), ManualClock()
+    async with opened(memory) as database:
+        store = FaultyStore(memory)
+        async with following(store, clock, poll_interval=1, max_poll_interval=8) as replica:
+            await clock.advance(100)
+            await put(database, 1)
+            while not await values(replica):
+                await clock.advance(1)
+            store.requests.clear()
+            await clock.advance(7)
+            assert len(store.requests) >= 7
+
+
+async def test_round_trips_do_not_add_to_the_interval() -> None:
+    memory, clock = MemoryStore(), ManualClock()
+    async with opened(memory):
+        slow = LatencyStore(memory, 0.3, clock=clock)
+        opening = asyncio.ensure_future(
+            Replica.open(slow, [ITEMS], clock=clock, poll_interval=1, max_poll_interval=1)
+        )
+        await clock.advance(10)
+        replica = await opening
+        before = slow.requests.total()
+        await clock.advance(40)
+        assert slow.requests.total() - before == 40
+        await replica.close()
+
+
+async def test_a_backlog_does_not_hold_the_event_loop_up() -> None:
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        for number in range(400):
+            await put(database, number, b"x" * 8000)
+        rounds = 0
+
+        async def tick() -> None:
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        await replica.refresh()
+        ticking.cancel()
+        assert rounds > 400 * 8000 / 20_000  # others ran after each 20 KB at the latest
+        assert content(replica) == dump(database)
 
 
 async def test_what_comes_regularly_is_fetched_at_once_and_with_one_request_more() -> None:
@@ -341,7 +390,7 @@ async def test_a_process_that_was_suspended_finds_out_at_once() -> None:
     async with opened(memory, config=config) as database, following(memory, clock) as replica:
         await put(database, 2)
         await collected(database)
-        clock._elapsed += 3600  # nobody was woken meanwhile
+        clock._elapsed += 30  # nobody was woken meanwhile
         await clock.advance(1)
         await replica.wait_for(database.position.seq)
         assert content(replica) == dump(database)
@@ -701,38 +750,100 @@ async def test_it_closes_amid_anything(operation: Any) -> None:
             held.release()
 
 
-async def test_it_closes_amid_a_large_change() -> None:
+async def put_many(database: Database, count: int, first: int = 0) -> None:
+    with database.transaction() as tx:
+        for number in range(first, first + count):
+            tx.execute("INSERT INTO items VALUES (?, ?, NULL)", (number, b"x" * 50))
+    await tx.durable()
+
+
+async def amid(replica: Replica) -> asyncio.Future[Any]:
+    """A look that is in the middle of an entry."""
+    refresh = asyncio.ensure_future(replica.refresh())
+    while replica._mirror.resting.is_set():
+        await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not replica._mirror.resting.is_set()
+    return refresh
+
+
+async def test_it_closes_amid_a_large_entry() -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
-        with database.transaction() as tx:
-            for number in range(30_000):
-                tx.execute("INSERT INTO items VALUES (?, NULL, NULL)", (number,))
-        await tx.durable()
-        refresh = asyncio.ensure_future(replica.refresh())
-        while replica._mirror.resting.is_set():
-            await asyncio.sleep(0)
+        await put_many(database, 10_000)
+        refresh = await amid(replica)
         await replica.close()
         with pytest.raises(Closed):
             await refresh
 
 
-async def test_a_large_change_is_seen_whole_or_not_at_all() -> None:
+COUNT = "SELECT count(*) FROM items"
+
+
+@pytest.mark.parametrize("kind", ["rows", "query"])
+async def test_a_large_entry_is_seen_whole_or_not_at_all(kind: str) -> None:
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        await put_many(database, 10_000)
+        refresh = await amid(replica)
+        [(count,)] = replica.rows(COUNT) if kind == "rows" else await replica.query(COUNT)
+        assert count == 10_000
+        with pytest.raises(InvalidState):
+            replica.rows("DELETE FROM items")
+        await refresh
+        assert content(replica) == dump(database)
+        assert replica.position == database.position
+
+
+async def test_a_large_entry_lets_others_run() -> None:
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        await put_many(database, 10_000)
+        refresh = await amid(replica)
+        rounds = 0
+        while not replica._mirror.resting.is_set():
+            rounds += 1
+            await asyncio.sleep(0)
+        assert rounds > 30
+        await refresh
+
+
+async def test_unique_values_that_change_places_in_a_large_entry() -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
         with database.transaction() as tx:
-            for number in range(30_000):
-                tx.execute("INSERT INTO items VALUES (?, NULL, NULL)", (number,))
+            for number in range(2000):
+                tx.execute("INSERT INTO items VALUES (?, NULL, ?)", (number, f"tag {number}"))
         await tx.durable()
-        refresh = asyncio.ensure_future(replica.refresh())
-        while replica._mirror.resting.is_set():
-            await asyncio.sleep(0)
-        counts = [
-            replica.rows("SELECT count(*) FROM items"),
-            await replica.query("SELECT count(*) FROM items"),
-        ]
-        await refresh
-        assert {count for [(count,)] in counts} <= {0, 30_000}
-        assert counts[1] == [(30_000,)]
+        with database.transaction() as tx:
+            tx.execute("UPDATE items SET tag = 'moved ' || tag")
+            for number in range(2000):
+                tag = f"tag {(number + 777) % 2000}"
+                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (tag, number))
+        await tx.durable()
+        await replica.refresh()
+        assert content(replica) == dump(database)
+
+
+@pytest.mark.parametrize("looking", [False, True])
+async def test_a_large_entry_that_does_not_apply(looking: bool) -> None:
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        await put_many(database, 5000, first=5000)
+        # As if the copy were damaged: a row is there that the entry brings.
+        execute = replica._mirror.machine.state.execute
+        execute("PRAGMA query_only = OFF")
+        execute("INSERT INTO items VALUES (9999, NULL, NULL)")
+        if looking:
+            refresh = await amid(replica)
+            with pytest.raises(CorruptStore, match="does not apply"):
+                replica.rows(COUNT)
+        else:
+            refresh = asyncio.ensure_future(replica.refresh())
+        with pytest.raises(CorruptStore, match="does not apply"):
+            await refresh
+        assert isinstance(replica.failure, CorruptStore)
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])

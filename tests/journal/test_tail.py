@@ -161,6 +161,11 @@ def test_takeovers_are_followed_and_vouched_for_once() -> None:
         assert position == logs[-1].journal.position
         looks = [call for call in store.calls if call == ("list", "checkpoints/")]
         assert len(looks) == 1  # that checkpoint knows them all
+        logs.append(await open_log(memory))  # which it does not know of
+        await logs[-1].say("5")
+        words, position = await words_from(tail, position)
+        assert words == ["5"]
+        assert position == logs[-1].journal.position
 
     run(main())
 

@@ -13,10 +13,8 @@ one step. It only ever changes over to a later place, so what is read never goes
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ import apsw
 
 from taquba.database._machine import Machine
 from taquba.database._schema import MODULES_TABLE, SchemaModule
+from taquba.database._slices import Gradually
 from taquba.errors import CorruptStore, IncompatibleStore, InvalidState
 from taquba.journal import START, Checkpoint, Entry, Kind, Overtaken, Position, Tail
 from taquba.journal import newest_checkpoint as find_newest_checkpoint
@@ -37,8 +36,8 @@ __all__ = ["Mirror"]
 logger = logging.getLogger("taquba.database")
 
 _SLICE = 16 * 1024
-"""Bytes of changes that are applied before the event loop is let go on; larger ones are
-applied in a thread."""
+"""Bytes of changes that are applied before the event loop is let go on; a larger entry is
+applied in parts."""
 _OVERHEAD = 200
 """Bytes of changes that take as long to apply as there is to do for each entry besides."""
 
@@ -69,12 +68,12 @@ class Mirror:
         self._blank = _blank(modules)
         self._ready = False
         """Whether the tables of all modules are there, so that they can be read."""
-        self._in_thread = threading.Lock()
+        self._under_way: Gradually | None = None
         self._applied = 0
         self._coming = 0
         """Entries that the checkpoint under way will bring."""
         self.resting = asyncio.Event()
-        """Set while no thread changes the state."""
+        """Set while no entry is applied in part."""
         self.resting.set()
         self.position = START
         """The place whose state this is."""
@@ -101,18 +100,21 @@ class Mirror:
         return self._tail.at_tail
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """What a statement finds. Waits for a thread that is changing the state.
+        """What a statement finds. Completes an entry that is applied in part.
 
         Raises:
             InvalidState: It would change something.
         """
-        with self._in_thread:
-            try:
-                if self._ready:
-                    return self.machine.state.execute(sql, tuple(parameters)).fetchall()
-                return self._blank.execute(sql, tuple(parameters)).fetchall()
-            except apsw.ReadOnlyError as error:
-                raise InvalidState(f"a follower only reads: {error}") from error
+        if self._under_way is not None:
+            while self._under_way.step():
+                pass
+            _protect(self.machine, True)
+        try:
+            if self._ready:
+                return self.machine.state.execute(sql, tuple(parameters)).fetchall()
+            return self._blank.execute(sql, tuple(parameters)).fetchall()
+        except apsw.ReadOnlyError as error:
+            raise InvalidState(f"a follower only reads: {error}") from error
 
     def close(self) -> None:
         """Let the database go."""
@@ -181,14 +183,15 @@ class Mirror:
         machine = self.machine
         if entry.kind is Kind.EPOCH:
             machine.check(entry.body)
-        elif len(entry.body) > _SLICE:
-            self.resting.clear()
-            try:
-                await _to_the_end(asyncio.to_thread(self._apply_locked, machine, entry))
-            finally:
-                self.resting.set()
         else:
-            self._apply_locked(machine, entry)
+            _protect(machine, False)
+            try:
+                if len(entry.body) > _SLICE:
+                    await self._apply_gradually(machine, entry)
+                else:
+                    machine.apply(entry)
+            finally:
+                _protect(machine, True)
         if not self._ready:
             self._ready = self._all_tables(machine)
         self.position = after
@@ -198,13 +201,15 @@ class Mirror:
             self._on_change()
             await asyncio.sleep(0)
 
-    def _apply_locked(self, machine: Machine, entry: Entry) -> None:
-        with self._in_thread:
-            _protect(machine, False)
-            try:
-                machine.apply(entry)
-            finally:
-                _protect(machine, True)
+    async def _apply_gradually(self, machine: Machine, entry: Entry) -> None:
+        self._under_way = Gradually(machine, entry)
+        self.resting.clear()
+        try:
+            while self._under_way.step():
+                await asyncio.sleep(0)
+        finally:
+            self._under_way = None
+            self.resting.set()
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -273,21 +278,3 @@ def _blank(modules: Sequence[SchemaModule]) -> apsw.Connection:
 def _protect(machine: Machine, on: bool) -> None:
     """Let nobody change the state but the journal."""
     machine.state.execute(f"PRAGMA query_only = {'ON' if on else 'OFF'}")
-
-
-async def _to_the_end(work: Awaitable[None]) -> None:
-    """Wait for a thread to end, even when cancelled: it uses what the canceller will close."""
-    running = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except Exception:
-            break
-    if cancelled is not None:
-        with contextlib.suppress(Exception):
-            running.result()
-        raise cancelled
-    running.result()

@@ -33,6 +33,7 @@ Why that never shows what does not count:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -53,6 +54,7 @@ __all__ = ["Overtaken", "Tail"]
 _GROWTH = 4
 """How much wider the next guess is when all that was guessed was there."""
 _MAX_LOOKS = 10
+_LARGE = 1024 * 1024
 
 
 class Overtaken(JournalGap):
@@ -151,7 +153,10 @@ class Tail:
                     self.at_tail = True
                     return
                 largest = max(largest, len(data))
-                entry = decode_entry(key, data)
+                if len(data) > _LARGE:  # digests take their time, and let others run meanwhile
+                    entry = await asyncio.to_thread(decode_entry, key, data)
+                else:
+                    entry = decode_entry(key, data)
                 after = advance(position, entry)
                 if entry.kind is Kind.EPOCH:
                     await self._vouch_for(entry)
