@@ -18,6 +18,7 @@ from taquba.objectstore import ObjectStore, open_store
 from taquba.testing import ObjectStoreConformance
 from tests.conftest import running_server
 from tests.objectstore.harness import keys
+from tests.objectstore.test_s3 import SESSION
 from tests.servers.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,10 @@ class TestFsspec(ObjectStoreConformance):
 
     async def open_store(self) -> ObjectStore:
         url = f"{self.server['url']}/conformance-{self.driver}"
-        return await open_store(url, driver=self.driver, **self.server["storage_options"])
+        # A new session reads the description of the service, which takes long.
+        session = {"session": SESSION} if self.driver == "fsspec" else {}
+        options = {**self.server["storage_options"], **session}
+        return await open_store(url, driver=self.driver, **options)
 
     # It looks at the condition and then stores, without a lock: two have been seen to win.
     test_exactly_one_of_many_creators_wins_with_small_objects = None  # type: ignore[assignment]
