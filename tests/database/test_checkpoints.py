@@ -500,6 +500,25 @@ async def test_a_checkpoint_that_failed_is_tried_again_later(
     assert list(scratch.iterdir()) == []
 
 
+async def test_a_checkpoint_that_failed_for_an_unknown_reason_is_tried_again_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    config = DatabaseConfig(checkpoint_bytes=20_000)
+    database = await Database.open(MemoryStore(), [ITEMS], clock=clock, config=config)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise MemoryError("for a moment")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database._checkpointer._chunks, "upload", fail)
+        await put(database, 1, bytes(30_000))  # makes one due, and nothing after it does
+        await _until(lambda: "will be tried again" in caplog.text)
+    await clock.advance(60)
+    await _until(lambda: database.statistics().checkpoints == 1)
+    await database.close()
+
+
 async def test_what_cannot_be_collected_does_not_fail_the_checkpoint() -> None:
     store = FaultyStore(MemoryStore())
     database = await open_database(store)

@@ -206,14 +206,15 @@ class Checkpointer:
                 logger.warning("a checkpoint failed and will be tried again: %s", error)
                 await self._clock.sleep(_PAUSE_AFTER_ERROR)
                 self._due.set()
-            except apsw.Error:
-                logger.exception("a checkpoint failed and will be tried again")
-                await self._clock.sleep(_PAUSE_AFTER_ERROR)
-                self._due.set()
             except TaqubaError as error:
                 if self._ended is None:
                     logger.error("checkpoints stop, since one failed for good: %s", error)
                 return
+            except Exception:
+                # Whatever it is: without checkpoints, reopening would take ever longer.
+                logger.exception("a checkpoint failed and will be tried again")
+                await self._clock.sleep(_PAUSE_AFTER_ERROR)
+                self._due.set()
 
     async def take(self) -> None:
         """Take a checkpoint of now.
