@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from .harness import Nursery, World, new_world
+from .harness import LONG, Nursery, World, new_world
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Many processes share few processors here; nothing but the whole must be fast."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600 if LONG else 180))
 
 
 @pytest.fixture(scope="session")

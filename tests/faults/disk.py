@@ -13,9 +13,12 @@ import errno
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import apsw
+
+from taquba.objectstore import _local
 
 __all__ = ["Disk"]
 
@@ -23,8 +26,9 @@ __all__ = ["Disk"]
 class Disk:
     """How much room is left, and who asks for it."""
 
-    def __init__(self, room: int | None) -> None:
+    def __init__(self, room: int | None, on_full: Callable[[], None]) -> None:
         self._room = room
+        self._on_full = on_full
         self._lock = threading.Lock()
         self._vfs: apsw.VFS | None = None
 
@@ -40,7 +44,9 @@ class Disk:
             assert self._room is not None
             taken = min(wanted, self._room)
             self._room -= taken
-            return taken
+        if taken < wanted:
+            self._on_full()
+        return taken
 
     def write(self, descriptor: int, data: Any) -> int:
         """As `os.write`."""
@@ -55,13 +61,13 @@ class Disk:
             return builtins.open(path, mode, *args, **options)
         return _LimitedFile(builtins.open(path, mode, *args, **options), self)
 
-    def limit(self) -> None:
+    def limit(self, which: str) -> None:
         """Refuse from now on what does not fit, in this process."""
         if self._room is None:
             return
-        from taquba.objectstore import _local
-
-        _local.os = _LimitedOs(self)  # type: ignore[assignment]
+        if which == "store":
+            _local.os = _LimitedOs(self)  # type: ignore[assignment]
+            return
         for name, module in list(sys.modules.items()):
             if name.startswith("taquba.database"):
                 module.open = self.open  # type: ignore[attr-defined]
@@ -101,16 +107,17 @@ class _LimitedFile:
 class _LimitedVfs(apsw.VFS):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        super().__init__("limited", "", makedefault=True)
+        self._usual = apsw.vfs_names()[0]
+        super().__init__("limited", self._usual, makedefault=True)
 
     def xOpen(self, name: Any, flags: Any) -> Any:
-        return _LimitedVfsFile(self._disk, name, flags)
+        return _LimitedVfsFile(self._disk, self._usual, name, flags)
 
 
 class _LimitedVfsFile(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: Any, flags: Any) -> None:
+    def __init__(self, disk: Disk, usual: str, name: Any, flags: Any) -> None:
         self._disk = disk
-        super().__init__("", name, flags)
+        super().__init__(usual, name, flags)
 
     def xWrite(self, data: Any, offset: int) -> None:
         if self._disk.take(len(data)) < len(data):

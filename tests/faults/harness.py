@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.servers.lossy_proxy import How, LossyProxy, Seen
+
 from .judge import Contents, broken_promises, open_and_read, parse_log
 from .plan import Plan
-from .verification import verify
+from .verification import findings
 
 __all__ = [
     "FAILED",
@@ -28,6 +30,7 @@ __all__ = [
     "LONG",
     "Life",
     "Nursery",
+    "Proxy",
     "World",
     "new_world",
     "snapshot",
@@ -243,8 +246,60 @@ class World:
             if life.code is not None:
                 assert life.errors() == "", life.plan.name
         if thoroughly:
-            assert asyncio.run(verify(self.target, self.options)) == []
+            assert asyncio.run(findings(self.target, self.options)) == []
         return contents
+
+
+class Proxy:
+    """A proxy in front of a server, in a thread of its own; see `LossyProxy`."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self._proxy = LossyProxy(upstream_port)
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        ready = threading.Event()
+
+        async def run() -> None:
+            async with self._proxy:
+                ready.set()
+                await self._ended.wait()
+
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(run(),))
+        self._thread.start()
+        assert ready.wait(PATIENCE)
+
+    @property
+    def endpoint(self) -> str:
+        return self._proxy.endpoint
+
+    @property
+    def seen(self) -> list[Seen]:
+        return list(self._proxy.seen)
+
+    def _call(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
+        self._loop.call_soon_threadsafe(lambda: function(*args, **options))
+
+    def lose(self, method: str, text: str = "", how: How = "drop", **options: Any) -> None:
+        self._call(self._proxy.lose, method, text, how, **options)
+
+    def shut(self, status: int, code: str) -> None:
+        """Refuse every request, as S3 does, with this error code."""
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+        self._call(self._proxy.shut, status, body.encode())
+
+    def reopen(self) -> None:
+        self._call(self._proxy.reopen)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more requests have come."""
+        count += len(self._proxy.seen)
+        arrival = asyncio.run_coroutine_threadsafe(self._proxy.arrived(count), self._loop)
+        arrival.result(PATIENCE)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
 
 
 @contextlib.contextmanager

@@ -51,7 +51,11 @@ class Plan:
     clock_offset: float = 0.0
     """Seconds that the wall clock is ahead of the real one."""
     room: int | None = None
-    """Bytes that may be written to the disk, before it is full."""
+    """Bytes that may be written before the disk is full."""
+    full: Literal["store", "scratch"] = "store"
+    """Which disk that is: of the store, or of the temporary files."""
+    state: Literal["memory", "disk"] = "memory"
+    """Where the process keeps the state."""
     scratch: str | None = None
     """Folder for temporary files."""
     kill: Kill | None = None

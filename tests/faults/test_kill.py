@@ -56,7 +56,7 @@ def test_at_every_write_of_a_checkpoint_and_of_a_collection(
                 hit = live_until_killed(world, kill, name="B", task="checkpoints")
                 if hit is not None:
                     hits[hit] += 1
-                    world.judge(thoroughly=LONG)
+                    world.judge()
                 if LONG or hit is None:
                     # A successor that does the same in what is left.
                     assert world.start(name="C", task="checkpoints").wait() == 0
@@ -94,7 +94,7 @@ def test_at_every_write_of_an_opening_and_of_a_migration(nursery: Nursery, tmp_p
                     migrated[is_migrated(world, prices)] += 1
                 assert world.start(name="C", **plan).wait() == 0
                 assert is_migrated(world, prices)
-                contents = world.judge(thoroughly=LONG)
+                contents = world.judge()
                 assert contents.jobs.keys() >= before.jobs.keys()
         if hit is None:
             break
@@ -136,7 +136,7 @@ def test_at_random_moments_under_load(world: World) -> None:
         life.expect("settled", count=settled)
         life.kill()
         assert life.code == KILLED
-        world.judge(thoroughly=LONG)
+        world.judge()
     last = world.start(jobs=20)
     assert last.wait() == 0, last.events[-10:]
     contents = world.judge()

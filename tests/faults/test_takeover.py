@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from .harness import FENCED, LONG, Life, Nursery, World, new_world
+from .harness import FENCED, Life, Nursery, World, new_world
 
 STORES = 10
 ROUNDS = 10
@@ -25,7 +25,7 @@ def test_two_processes_that_open_at_the_same_instant(nursery: Nursery, tmp_path:
                 [winner] = [life for life in pair if life is not loser]
                 winner.expect("enqueued", after=winner.now, count=2)
                 assert winner.stop() == 0, winner.events[-5:]
-            world.judge(thoroughly=LONG or number == 0)
+            world.judge()
             epochs = [
                 event.split()[1]
                 for life in world.lives

@@ -1,29 +1,22 @@
-"""Checks a store as a whole: the chain of entries, and that it leads to the same state twice."""
+"""`taquba verify`, on a store that a test names by its URL."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Any
 
-from taquba.errors import CorruptStore
-from taquba.journal import START, newest_checkpoint, replay
+from taquba.database import verify
 from taquba.objectstore import open_store
+from taquba.queue import QUEUE_CHECKS
 
-__all__ = ["verify"]
+__all__ = ["findings"]
 
 
-async def verify(target: str, options: dict[str, Any]) -> list[str]:
+async def findings(target: str, options: dict[str, Any]) -> list[str]:
     """Everything that is wrong with a store."""
     store = await open_store(target, read_only=True, **options)
-    problems: list[str] = []
     try:
-        checkpoint = await newest_checkpoint(store)
-        position = START if checkpoint is None else checkpoint.position
-        async with aclosing(replay(store, position)) as entries:
-            async for _ in entries:
-                pass
-    except CorruptStore as error:
-        problems.append(str(error))
+        report = await verify(store, checks=QUEUE_CHECKS)
     finally:
         await store.close()
-    return problems
+    assert report.settled, "somebody is still writing"
+    return [str(finding) for finding in report.findings]

@@ -105,7 +105,7 @@ class Life:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.clock = _Jumping(plan.clock_offset)
-        self.disk = Disk(plan.room)
+        self.disk = Disk(plan.room, lambda: self.tell("disk full"))
         self.stopping = asyncio.Event()
         self.arrived = asyncio.Event()
         self.busy = 0
@@ -149,7 +149,7 @@ class Life:
         logger.setLevel(logging.INFO)
         logger.addHandler(_LogLines(self.tell))
         asyncio.get_running_loop().add_reader(0, self.obey, 0)
-        self.disk.limit()
+        self.disk.limit(self.plan.full)
         queue: Queue | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -160,6 +160,7 @@ class Life:
                     config=CONFIG,
                     clock=self.clock,
                     close_timeout=self.plan.close_timeout,
+                    state=self.plan.state,
                 )
                 self.note(f"opened {queue._core.database.journal.epoch}")
                 group.create_task(getattr(self, self.plan.task)(queue))

@@ -13,9 +13,17 @@ the answer never arrived? Put it between a client and one of the servers here:
 how = "drop"    the server applies the request, then the connection closes
       "stall"   the server applies the request, then no answer ever comes
       "refuse"  the connection closes before the server sees the request
+      "cut"     the server applies the request, and the connection closes in the
+                middle of the answer: amid its body, or its head if it has none
+      "cut request"  the connections close amid the body of the request
+      "short"   the client gets half of the answer's body, under a head that says
+                that this is all
       503       (any status) the server applies the request, but the client is
                 told this status, with `body` and `headers`; with `reach=False`
                 the server never sees the request
+
+    proxy.shut(503, body)                           # no request gets through, until
+    proxy.reopen()
 
 Signatures stay valid: the Host header is passed on as the client sent it. With
 `without="if-none-match"` it is a proxy that drops a header; a server that checks
@@ -27,9 +35,9 @@ from __future__ import annotations
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-How = Literal["drop", "stall", "refuse"] | int
+How = Literal["drop", "stall", "refuse", "cut", "cut request", "short"] | int
 
 HOST = "127.0.0.1"
 
@@ -54,6 +62,22 @@ class _Rule:
     body: bytes
     reach: bool
     headers: dict[str, str]
+    every: int
+    once_each: bool
+    count: int = 0
+    targets: set[str] = field(default_factory=set[str])
+
+    def takes(self, method: str, target: str) -> bool:
+        if self.times <= 0 or self.method != method or self.text not in target:
+            return False
+        if self.once_each and target in self.targets:
+            return False
+        self.targets.add(target)
+        self.count += 1
+        if self.count % self.every:
+            return False
+        self.times -= 1
+        return True
 
 
 @dataclass
@@ -66,6 +90,7 @@ class LossyProxy:
 
     def __post_init__(self) -> None:
         self._rules: list[_Rule] = []
+        self._shut: tuple[int, bytes, dict[str, str]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
@@ -82,10 +107,25 @@ class LossyProxy:
         body: bytes = b"",
         reach: bool = True,
         headers: dict[str, str] | None = None,
+        every: int = 1,
+        once_each: bool = False,
     ) -> None:
-        """Spoil the next `times` requests with this method and `text` in the target."""
-        assert how in ("drop", "stall", "refuse") or isinstance(how, int)
-        self._rules.append(_Rule(method, text, how, times, body, reach, headers or {}))
+        """Spoil the next `times` requests with this method and `text` in the target.
+
+        With `every`, only each n-th of them; with `once_each`, only the first for each target.
+        """
+        assert isinstance(how, int) or how in get_args(get_args(How)[0])
+        self._rules.append(
+            _Rule(method, text, how, times, body, reach, headers or {}, every, once_each)
+        )
+
+    def shut(self, status: int, body: bytes = b"") -> None:
+        """Answer every request with this, from now on; the server sees none."""
+        self._shut = (status, body, {})
+
+    def reopen(self) -> None:
+        """Let requests through again."""
+        self._shut = None
 
     def heal(self) -> None:
         """Spoil nothing any more."""
@@ -109,8 +149,7 @@ class LossyProxy:
 
     def _match(self, method: str, target: str) -> _Rule | None:
         for rule in self._rules:
-            if rule.times > 0 and rule.method == method and rule.text in target:
-                rule.times -= 1
+            if rule.takes(method, target):
                 return rule
         return None
 
@@ -151,11 +190,15 @@ class LossyProxy:
             self._changed.notify_all()
         if rule and rule.how == "refuse":
             return False
-        if rule and not rule.reach:
+        made_up = self._shut
+        if made_up is None and rule and not rule.reach:
             assert isinstance(rule.how, int)
+            made_up = (rule.how, rule.body, rule.headers)
+        if made_up is not None:
             if headers.get("expect", "").lower() != "100-continue":
                 await _copy_body(headers, reader, None, is_request=True)
-            writer.write(_made_up(rule.how, rule.body, rule.headers))
+            status, body, extra = made_up
+            writer.write(_made_up(status, b"" if method == "HEAD" else body, extra))
             await writer.drain()
             return False
 
@@ -169,6 +212,11 @@ class LossyProxy:
             if b" 100 " not in answer.split(b"\r\n", 1)[0]:  # refused: no body follows
                 return await self._answer(answer, method, seen, rule, up_reader, writer)
             writer.write(answer)
+        if rule and rule.how == "cut request":
+            body = await _read_body(headers, reader, is_request=True)
+            up_writer.write(body[: len(body) // 2])
+            await up_writer.drain()
+            return False
         await _copy_body(headers, reader, up_writer, is_request=True)
         await up_writer.drain()
         answer = await up_reader.readuntil(b"\r\n\r\n")
@@ -196,13 +244,20 @@ class LossyProxy:
                 await _copy_body(headers, up_reader, writer)
             await writer.drain()
             return headers.get("connection", "").lower() != "close"
-        if not bodyless:
-            await _copy_body(headers, up_reader, None)  # the server is done by now
-        if rule.how == "stall":
-            await asyncio.sleep(3600)
-        if isinstance(rule.how, int):
-            writer.write(_made_up(rule.how, rule.body, rule.headers))
-            await writer.drain()
+        body = b"" if bodyless else await _read_body(headers, up_reader)
+        # The server is done by now.
+        match rule.how:
+            case "stall":
+                await asyncio.sleep(3600)
+            case "cut":
+                writer.write(head + body[: len(body) // 2] if body else head[: len(head) // 2])
+            case "short":
+                writer.write(_short(head, body))
+            case int():
+                writer.write(_made_up(rule.how, rule.body, rule.headers))
+            case _:
+                pass
+        await writer.drain()
         return False
 
 
@@ -211,6 +266,36 @@ def _made_up(status: int, body: bytes, headers: dict[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} Lost", f"Content-Length: {len(body)}", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _short(head: bytes, body: bytes) -> bytes:
+    """An answer with half of the body, and nothing in its head that tells."""
+    telling = (b"content-length:", b"etag:", b"x-amz-checksum", b"content-md5:")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(telling)]
+    assert b"chunked" not in head.lower(), "half of a body in chunks"
+    half = body[: len(body) // 2]
+    lines.insert(1, b"Content-Length: %d" % len(half))
+    return b"\r\n".join(lines) + half
+
+
+class _Sink:
+    """Collects what is written to it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def drain(self) -> None: ...
+
+
+async def _read_body(
+    headers: dict[str, str], reader: StreamReader, is_request: bool = False
+) -> bytes:
+    sink = _Sink()
+    await _copy_body(headers, reader, sink, is_request)
+    return bytes(sink.data)
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:
@@ -222,7 +307,7 @@ def _parse(head: bytes) -> tuple[str, dict[str, str]]:
 async def _copy_body(
     headers: dict[str, str],
     reader: StreamReader,
-    writer: StreamWriter | None,
+    writer: StreamWriter | _Sink | None,
     is_request: bool = False,
 ) -> None:
     """Pass one message body on (or swallow it when writer is None)."""
