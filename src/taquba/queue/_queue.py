@@ -96,7 +96,8 @@ class Queue(QueueReader):
         Args:
             target: A URL (``s3://bucket/prefix``, ``file:///folder``, ``memory://``), a path
                 of a local folder, or an `ObjectStore`, which stays yours to close.
-            storage_options: Options of the store's driver, such as credentials or an endpoint.
+            storage_options: Options of the store's driver, such as credentials or an endpoint,
+                and ``driver`` itself: see `taquba.open_store`.
             config: How queues treat their jobs.
             queues: Whole configurations of single queues, instead of `config`.
             clock: Where time, sleep and randomness come from; for tests.
