@@ -123,9 +123,9 @@ async def test_every_damage_of_a_tail_is_named() -> None:
     names = await keys(store, "journal/")
     await store.put(names[10], b"damaged")
     await store.put(names[40], _flip(await store.get(names[40])))
-    await store.delete([names[50], names[51], names[52]])
+    await store.delete([names[70], names[71], names[72]])
     report = await verify(store)
-    assert [finding.key for finding in report.findings] == [names[10], names[40], names[50]]
+    assert [finding.key for finding in report.findings] == [names[10], names[40], names[70]]
     assert "the 2 after it" in report.findings[2].reason
     assert not report.settled
 

@@ -70,7 +70,7 @@ class VerifyReport:
 
     Attributes:
         findings: The damages; empty if the store is clean.
-        first: The seq at which the replay began.
+        first: The seq at which the replay began; if it was overtaken, began last.
         position: As far as the log could be followed.
         settled: Whether that is the tail. False beside an owner that writes all the time (it
             was followed as far as it was when last listed), and if damage ended it.

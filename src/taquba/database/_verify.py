@@ -189,7 +189,7 @@ class _Verification:
             try:
                 await self._load(start)
             except _Overtaken:
-                await self._begin_anew(checkpoint_key(position.seq))
+                await self._begin_anew(position.seq)
                 return position.seq
             if self._outcomes.get(position.seq) == "void":
                 return position.seq
@@ -203,26 +203,29 @@ class _Verification:
                     self._apply(entry)
                     self._position = after
                     await self._arrive(after)
-            self._miss_nothing()
+            self._settled = await self._miss_nothing() and walk.settled
         except JournalGap as gap:
             if start is not None and not ordinary and self._is_older(start):
                 # Its successor collected the entries that come after it.
                 self._outcomes[position.seq] = "void"
                 return position.seq
-            self._first = position.seq if self._first is None else self._first
             if await self._was_collected(gap.seq):
+                self._first = None
                 return gap.seq
+            self._first = position.seq if self._first is None else self._first
             unreadable = min((seq for seq in self._unreadable if seq > gap.seq), default=None)
             if unreadable is not None and self._candidate(gap.seq) is None:
                 # No entry need be there: a checkpoint says from where on, but cannot be read.
                 await self._read_apart(unreadable - 1, None, whole=False)
                 return gap.seq
-            return await self._break(gap.key, str(gap))
+            reason = str(gap)
+            if not self._checkpoints and not self._unreadable:
+                reason += ". Or a checkpoint's manifest is what is missing: there is none"
+            return await self._break(gap.key, reason)
         except CorruptStore as error:
             self._first = position.seq if self._first is None else self._first
             return await self._break(error.key or entry_key(walk.position.seq), str(error))
         self._first = position.seq if self._first is None else self._first
-        self._settled = walk.settled
         if self._loaded:
             self._check(entry_key(self._position.seq - 1) if self._position.seq else "")
         return None
@@ -233,17 +236,24 @@ class _Verification:
         elif self._loaded and after.seq in self._unreadable:
             self._replayable.add(after.seq)
 
-    def _miss_nothing(self) -> None:
-        """At the tail: no checkpoint says that the log goes on."""
-        beyond = self._candidate(self._position.seq)
-        if beyond is not None:
-            raise JournalGap(
-                f"journal entry {entry_key(self._position.seq)!r} is missing: "
-                f"{checkpoint_key(beyond.position.seq)!r} says that everything before "
-                f"{beyond.position.seq} was stored. Something other than taquba deleted it; "
-                "restore it from a backup or an older object version",
-                self._position.seq,
-            )
+    async def _miss_nothing(self) -> bool:
+        """At the tail: whether it still is one.
+
+        Raises:
+            JournalGap: It is not there, and a checkpoint says that it was.
+        """
+        place = self._position.seq
+        beyond = max(await list_checkpoints(self._store), default=0)
+        if beyond <= place:
+            return True
+        if isinstance(await self._read_entry(place), Entry):
+            return False  # the log has grown since
+        raise JournalGap(
+            f"journal entry {entry_key(place)!r} is missing: {checkpoint_key(beyond)!r} says that "
+            f"everything before {beyond} was stored. Something other than taquba deleted it; "
+            "restore it from a backup or an older object version",
+            place,
+        )
 
     async def _break(self, key: str, reason: str) -> int:
         """Note what ended the walk; look at what lies before the next start by itself."""
@@ -261,9 +271,8 @@ class _Verification:
         unused = skipped(self._position.epochs)
         for checkpoint in self._checkpoints.values():
             unused |= skipped(checkpoint.position.epochs)
-        # The damaged one may have been an epoch entry.
-        unused |= set(range(place + 1, place + self._position.window)) if end is None else set()
         there: set[int] = set()
+        damaged: set[int] = set()
         known = end or 0
         after = entry_key(place - 1) if place > 0 else ""
         async for info in self._store.list(JOURNAL_PREFIX, after):
@@ -281,22 +290,43 @@ class _Verification:
             entry = await self._read_entry(seq)
             if isinstance(entry, CorruptStore):
                 self._found(entry.key, str(entry))
+                damaged.add(seq)
             elif entry is not None:
                 known = max(known, entry.durable_before) if end is None else known
                 if entry.kind is Kind.EPOCH:
                     unused |= set(range(seq + 1, seq + entry.window))
+        if whole:
+            await self._find_gaps(place, known, there, unused, damaged if end is None else None)
+
+    async def _find_gaps(
+        self, place: int, end: int, there: set[int], unused: set[int], damaged: set[int] | None
+    ) -> None:
+        """Name what is missing between a damage and `end`.
+
+        With `damaged`, nothing is known of the epochs there: each entry that cannot be read may
+        have been an epoch entry, behind which a window is skipped.
+        """
+        window = self._position.window
+        doubtful = 0 if damaged is None else place + window
         before = place
-        for seq in [*sorted(there | unused), known] if whole else ():
-            if before + 1 < seq <= known and (before != place or place in there):
-                if await self._was_collected(before + 1):
-                    return
-                more = seq - before - 2
-                self._found(
-                    entry_key(before + 1),
-                    f"it is missing{f', and so are the {more:,} after it' if more else ''}; later "
-                    "ones say that they were stored",
-                )
+        for seq in [*sorted(there | unused), end]:
+            first = before + 1
+            if damaged is not None and before in damaged:
+                doubtful = max(doubtful, before + window)
             before = max(before, seq)
+            if not first < seq <= end or (first == place + 1 and place not in there):
+                continue
+            if first < doubtful:
+                doubtful = max(doubtful, seq - 1 + window)
+                continue
+            if await self._was_collected(first):
+                return
+            more = seq - first - 1
+            self._found(
+                entry_key(first),
+                f"it is missing{f', and so are the {more:,} after it' if more else ''}; later ones "
+                "say that they were stored",
+            )
 
     def _apply(self, entry: Entry) -> None:
         self._entries += 1
@@ -439,20 +469,23 @@ class _Verification:
         void = {known for known in protecting if self._outcomes.get(known) == "void"}
         if protecting - void or not any(known > seq for known in usable):
             return False
-        await self._begin_anew(entry_key(seq))
+        await self._begin_anew(seq)
         return True
 
-    async def _begin_anew(self, key: str) -> None:
-        """Collection took what was to be read next: read on from a newer checkpoint."""
-        self._overtaken += 1
-        if self._overtaken > _MAX_OVERTAKEN:
-            raise StoreUnavailable(
-                "the owner of the store collects faster than it can be read here: try again when "
-                "it is less busy",
-                operation="get",
-                key=key,
-            )
-        await self._read_manifests()
+    async def _begin_anew(self, place: int) -> None:
+        """Collection took what was to be read at a place: find a checkpoint beyond it."""
+        while True:
+            self._overtaken += 1
+            if self._overtaken > _MAX_OVERTAKEN:
+                raise StoreUnavailable(
+                    "the owner of the store collects faster than it can be read here: try again "
+                    "when it is less busy",
+                    operation="get",
+                    key=entry_key(place),
+                )
+            await self._read_manifests()
+            if self._candidate(place) is not None:
+                return
 
     async def _examine_epochs(self) -> None:
         """Look at the epoch entries that the log remembers, and that were not walked."""
