@@ -257,6 +257,12 @@ class CloudSuite:
         assert await keys(behind, "p/", "z") == []
         assert await keys(behind, "", "p/7") == ["q"]
 
+    async def test_a_driver_leaves_out_where_a_listing_starts(self, store: FsspecStore) -> None:
+        for number in range(4):
+            await store.put(f"p/{number}", b"1")
+        listing = store._driver.list(f"{store._prefix}p/", f"{store._prefix}p/1")
+        assert [name[-3:] async for name, _ in listing] == ["p/2", "p/3"]
+
     async def test_a_listing_resumes(
         self,
         behind: FsspecStore,

@@ -156,6 +156,16 @@ class TestGcs(CloudSuite):
         proxy.lose("GET", how=200, body=b"0123456789")
         assert await behind.get_range("a", 2, 5) == b"234"
 
+    async def test_a_listing_does_not_read_what_lies_before_its_start(
+        self, behind: FsspecStore, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("taquba.objectstore._gcs._LIST_PAGE", 2)
+        for number in range(7):
+            await behind.put(f"p/{number}", b"1")
+        del proxy.seen[:]
+        assert await keys(behind, "p/", "p/5") == ["p/6"]
+        assert len(proxy.seen) == 1
+
     # -- bodies ------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("mark", ["==0==", "==taquba==", "==%s=="])
