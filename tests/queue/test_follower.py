@@ -181,6 +181,26 @@ async def test_it_follows_through_checkpoints_and_collection(world: World) -> No
         assert await follower.read("SELECT * FROM jobs") == await queue.read("SELECT * FROM jobs")
 
 
+@pytest.mark.parametrize("state", ["memory", "disk"])
+async def test_its_copy_may_lie_on_disk(world: World, tmp_path: Path, state: Any) -> None:
+    queue = await world.open()
+    await queue.enqueue_many("q", [b"%d" % number for number in range(2000)])
+    async with Follower.open(
+        world.store, clock=world.clock, state=state, scratch=tmp_path
+    ) as follower:
+        for _ in range(3):
+            await queue.enqueue_many("q", [b"x" * 100] * 1000)
+            await queue._core.database.checkpoint()
+        await queue.ack(await take(queue))
+        await follower.refresh()
+        assert await follower.stats("q") == counts(pending=4999, done=1)
+        sql = "SELECT * FROM jobs"
+        assert await follower.read(sql) == await queue.read(sql)
+        with pytest.raises(InvalidState):
+            await follower.read("DELETE FROM jobs")
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_runs_are_in_its_tables(world: World) -> None:
     queue = await world.open()
 
@@ -259,6 +279,8 @@ async def test_nothing_works_once_it_is_closed(world: World) -> None:
         ({"poll_interval": "1"}, InvalidType),
         ({"poll_interval": 2, "max_poll_interval": 1}, InvalidArgument),
         ({"max_poll_interval": float("inf")}, InvalidArgument),
+        ({"state": "cloud"}, InvalidArgument),
+        ({"scratch": 5}, InvalidType),
         ({"clock": 5}, InvalidType),
         ({"storage_options": 5}, InvalidType),
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
-from taquba.database import Lag, Replica
+from taquba.database import DatabaseConfig, Lag, Replica
 from taquba.objectstore import ObjectStore
+from taquba.queue import _validate
 from taquba.queue._opening import Opening, open_target
 from taquba.queue._reading import KeyValueReader, QueueReader
 from taquba.queue._schema import QUEUE_SCHEMA
@@ -63,6 +64,8 @@ class Follower(QueueReader):
         poll_interval: Duration = 1.0,
         max_poll_interval: Duration | None = None,
         clock: Clock | None = None,
+        state: Literal["memory", "disk"] = "memory",
+        scratch: str | os.PathLike[str] | None = None,
     ) -> Opening[Follower]:
         """Load what a store holds, and follow what its owner commits.
 
@@ -78,6 +81,9 @@ class Follower(QueueReader):
             max_poll_interval: To this the interval grows while nothing is written. Default: 5 s,
                 or `poll_interval` if that is longer.
             clock: Where time and sleep come from; for tests.
+            state: Where the copy is: ``"memory"``, up to 2 GiB, or ``"disk"``, a scratch file.
+                Where collection overtook the follower, for a moment there are two.
+            scratch: A local folder with room for scratch files; the system's by default.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -88,6 +94,7 @@ class Follower(QueueReader):
             MissingDependency: The URL needs an extra, which the message names.
             CorruptStore: What is stored is damaged.
             IncompatibleStore: The store was written by a newer taquba.
+            StateFull: There is no room for the copy in memory or in the scratch folder.
         """
         if not isinstance(clock, (Clock, NoneType)) or isinstance(clock, type):
             raise wrong_type("clock must be a Clock", clock)
@@ -98,6 +105,7 @@ class Follower(QueueReader):
         if max_poll_interval is not None:
             longest = seconds(max_poll_interval, name="max_poll_interval")
         Replica.check_intervals(shortest, longest)
+        config = DatabaseConfig(state=state, scratch=_validate.folder(scratch))
 
         async def opening() -> Follower:
             used_clock = clock or SystemClock()
@@ -107,6 +115,7 @@ class Follower(QueueReader):
                     store,
                     [QUEUE_SCHEMA],
                     clock=used_clock,
+                    config=config,
                     poll_interval=shortest,
                     max_poll_interval=longest,
                 )

@@ -138,9 +138,7 @@ class Queue(QueueReader):
                 raise wrong_type(f"queues[{name!r}] must be a QueueConfig", entry)
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
-        if not isinstance(scratch, (str, NoneType)) and not hasattr(scratch, "__fspath__"):
-            raise wrong_type("scratch must be the path of a folder", scratch)
-        folder = None if scratch is None else os.fsdecode(scratch)
+        folder = _validate.folder(scratch)
         database_config = DatabaseConfig(retain_history=retain_history, state=state, scratch=folder)
 
         async def opening() -> Queue:

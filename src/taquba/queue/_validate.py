@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from taquba._checks import blob, error_text, identifier, utf8, whole
+from taquba._checks import blob, error_text, identifier, utf8, whole, wrong_type
 from taquba._msgpack import pack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -33,6 +34,7 @@ __all__ = [
     "dedup_key",
     "due_ms",
     "error_text",
+    "folder",
     "headers",
     "job_id",
     "job_state",
@@ -97,6 +99,14 @@ def attempts(value: object) -> int:
 
 def count(value: object, limit: int) -> int:
     return whole(value, "the number of jobs", 0, limit)
+
+
+def folder(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) and not hasattr(value, "__fspath__"):
+        raise wrong_type("scratch must be the path of a folder", value)
+    return os.fsdecode(value)
 
 
 def limit(value: object, largest: int) -> int:
