@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
 import os
 import re
 import signal
 import sys
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,7 +36,7 @@ Every command only reads the store, and may run beside the process that owns it.
 come from the environment, as for any other program that uses the same store.
 'taquba COMMAND --help' has examples.
 """
-_URL = "s3://bucket/prefix, file:///folder, or the path of a folder"
+_URL = "s3://…, gs://…, az://…, file:///folder, or the path of a folder"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,11 +46,12 @@ class _Parser(argparse.ArgumentParser):
 
 def run(argv: Sequence[str] | None = None, *, clock: Clock | None = None) -> int:
     """Run one command, and give its exit status."""
-    arguments = _joined(sys.argv[1:] if argv is None else argv)
-    try:
-        options = _parser().parse_args(arguments)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else FAILED
+    options = _parsed(sys.argv[1:] if argv is None else argv)
+    if isinstance(options, int):
+        return options
+    import asyncio
+    import logging
+
     if options.debug:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)
         logging.getLogger("taquba").setLevel(logging.DEBUG)
@@ -84,6 +82,14 @@ def run(argv: Sequence[str] | None = None, *, clock: Clock | None = None) -> int
         return _failed(options, error, FAILED)
 
 
+def _parsed(argv: Sequence[str]) -> argparse.Namespace | int:
+    """The options; or the exit status, if that was all."""
+    try:
+        return _parser().parse_args(_joined(argv))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
+
+
 async def _run(options: argparse.Namespace, clock: Clock | None) -> int:
     from taquba.clock import SystemClock
 
@@ -93,6 +99,8 @@ async def _run(options: argparse.Namespace, clock: Clock | None) -> int:
 
 def _failed(options: argparse.Namespace, error: Exception, status: int) -> int:
     if options.debug:
+        import traceback
+
         traceback.print_exception(error)
     else:
         message = " ".join(str(error).split()) or type(error).__name__

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["ago", "amount", "dollars", "json_text", "size", "table", "time"]
+__all__ = ["ago", "amount", "dollars", "json_text", "paragraph", "size", "table", "time"]
 
+_WIDTH = 100
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -69,6 +71,18 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: s
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
+    )
+
+
+def paragraph(text: str, *, indent: str) -> str:
+    """Text in lines that fit a terminal; keys and numbers stay whole."""
+    return textwrap.fill(
+        text,
+        width=_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

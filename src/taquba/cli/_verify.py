@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taquba.cli._arguments import Usage, opened, scheme
 from taquba.cli._prices import Prices, prices_for, removal
-from taquba.cli._text import amount, dollars, json_text, size, table, time
+from taquba.cli._text import amount, dollars, json_text, paragraph, size, table, time
 from taquba.database import Finding, Orphans, Progress, VerifyReport, verify
 from taquba.queue import QUEUE_CHECKS
 
@@ -120,7 +120,10 @@ def _orphans(report: VerifyReport, prices: Prices) -> str:
             for one in report.survey.orphans
         ),
     ]
-    notes = [f"  {orphans.kind}: {orphans.note}" for orphans in report.survey.orphans]
+    notes = [
+        paragraph(f"{orphans.kind}: {orphans.note}", indent="  ")
+        for orphans in report.survey.orphans
+    ]
     return "\n".join([table(rows, right=(1, 2)), *notes])
 
 
@@ -144,8 +147,10 @@ def _verdict(report: VerifyReport) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    text = f"\n  {finding.key or 'the store'}\n    {finding.reason}"
-    return f"{text}\n    {finding.meaning}" if finding.meaning else text
+    lines = [f"\n  {finding.key or 'the store'}", paragraph(finding.reason, indent="    ")]
+    if finding.meaning:
+        lines.append(paragraph(f"{finding.meaning}.", indent="    "))
+    return "\n".join(lines)
 
 
 def _as_json(url: str, report: VerifyReport, prices: Prices) -> dict[str, Any]:
