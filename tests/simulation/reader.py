@@ -9,8 +9,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from taquba import Follower
-from taquba.database import Replica
+from taquba.database import Replica, verify
 from taquba.errors import Closed, StoreError, TaqubaError
+from taquba.objectstore import RetryingStore
+from taquba.queue import QUEUE_CHECKS
 from tests.simulation import stack_invariants as must
 from tests.simulation.network import FAIR, Process
 from tests.simulation.shadow import Tables
@@ -24,6 +26,30 @@ def content_from(rows: Callable[[str], list[tuple[Any, ...]]]) -> Tables:
     """All rows of all tables that can be read; each has its key in its first column."""
     names = rows("SELECT name FROM sqlite_master WHERE type = 'table'")
     return {name: {row[:1]: row for row in rows(f'SELECT * FROM "{name}"')} for (name,) in names}
+
+
+async def audit(world: StackWorld, name: str, *, at_the_end: bool) -> None:
+    """Verify the whole store, beside those who write and collect, or when they are gone."""
+    random = Random(f"{world.seed}/{name}")
+    process = Process(
+        name, world.store, random, FAIR if at_the_end else world.weather, world.note, world.count
+    )
+    process.live_here()
+    if not at_the_end:
+        await process.sleep(random.random() * 5)
+    store = RetryingStore(process.store, clock=process.clock)
+    world.note(name, "verifies")
+    try:
+        report = await verify(store, checks=QUEUE_CHECKS, config=world.database_config())
+    except StoreError:
+        return
+    except TaqubaError as error:
+        world.violate(f"cannot_verify: {name}: {error!r}")
+        return
+    world.count("audits")
+    world.check(must.verify_complains, name, report.findings)
+    if at_the_end:
+        world.check(must.verify_is_lost, report.position.seq, report.settled)
 
 
 class Reader:

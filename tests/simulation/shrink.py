@@ -25,6 +25,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
                 yield replace(plan, **{name: less})
     if plan.followers:
         yield replace(plan, followers=0)
+    if plan.audits:
+        yield replace(plan, audits=plan.audits - 1)
     if plan.worker:
         yield replace(plan, worker=False)
     for name in ("deaths", "freezes", "zombies"):

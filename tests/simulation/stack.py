@@ -24,7 +24,7 @@ from taquba.queue import Queue
 from tests.simulation import stack_invariants as must
 from tests.simulation.network import FAIR, Process, Weather, at_once
 from tests.simulation.owner import Owner
-from tests.simulation.reader import Reader
+from tests.simulation.reader import Reader, audit
 from tests.simulation.shadow import COLUMNS, History, ShadowStore, Tables, content_of, replay_all
 from tests.simulation.stack_invariants import Op, Seen, Step
 from tests.simulation.virtual_loop import Stuck, run
@@ -48,6 +48,8 @@ class Plan:
     """What each of them asks for."""
     worker: bool
     followers: int
+    audits: int
+    """How often the store is verified, the last time at the end."""
     weather: Weather
     deaths: float
     """Share of processes that die."""
@@ -72,6 +74,7 @@ class Plan:
             budget=random.choice((15, 25)) if large else random.choice((6, 9, 12)),
             worker=random.random() < 0.4,
             followers=random.choice((0, 1, 1, 2)) if large else random.choice((0, 0, 1)),
+            audits=random.choice((0, 0, 0, 0, 1, 2)),
             weather=Weather(
                 latency=random.choice((0.002, 0.01, 0.03)),
                 slow=random.choice((0.0, 0.02, 0.1)),
@@ -231,6 +234,10 @@ async def _slot(world: StackWorld, number: int) -> None:
 async def _history(world: StackWorld) -> None:
     plan = world.plan
     world.note("plan", plan)
+    audits = [
+        asyncio.ensure_future(audit(world, f"v{number}", at_the_end=False))
+        for number in range(1, plan.audits)
+    ]
     readers = [Reader(world, number) for number in range(plan.followers)]
     await asyncio.gather(*(_slot(world, number) for number in range(plan.slots)))
     await asyncio.sleep(1.0)
@@ -246,6 +253,10 @@ async def _history(world: StackWorld) -> None:
     for reader in readers:
         await reader.finish()
     await _look_at_the_end(world)
+    if audits:
+        await asyncio.wait(audits)
+    if plan.audits:
+        await asyncio.ensure_future(audit(world, "v0", at_the_end=True))
 
 
 async def _look_at_the_end(world: StackWorld) -> None:

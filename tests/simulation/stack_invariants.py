@@ -431,3 +431,13 @@ def went_back(seen: Sequence[Seen]) -> str:
             return f"{one.reader} went from {places[one.reader]} back to {one.seq}"
         places[one.reader] = one.seq
     return ""
+
+
+def verify_complains(name: str, findings: Sequence[object]) -> str:
+    """`taquba verify` finds no damage where there is none, whoever writes meanwhile."""
+    return f"{name} finds {'; '.join(map(str, findings[:3]))}" if findings else ""
+
+
+def verify_is_lost(seq: int, settled: bool) -> str:
+    """When nobody writes any more, verifying gets to the tail."""
+    return "" if settled else f"verifying ended at {seq}, which is not the tail"

@@ -32,6 +32,7 @@ HAPPENS = {
     "settlements refused": 30,
     "shown by followers": 200,
     "reloads": 20,
+    "audits": 20,
 }
 """How often each kind of event happens in 200 worlds, at least."""
 
