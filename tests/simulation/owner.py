@@ -413,11 +413,10 @@ class Owner:
                 with queue.transaction() as tx:
                     tx.requeue_dead(job_id)
                     tx.put(op.marker, b"requeue")
+                self.world.requeued.add(job_id)
                 await tx.durable()
             except (JobNotFound, InvalidState):
                 op.refused = True
-            else:
-                self.world.requeued.add(job_id)
 
         await self.commit(op, call, give_up=False)
 

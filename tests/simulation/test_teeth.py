@@ -67,7 +67,19 @@ def fault(
 # -- the journal ---------------------------------------------------------------------------------
 
 
-@fault("lost", "lost_at_open", within=200, slots=4, lives=3)
+@fault(
+    "lost",
+    "lost_at_open",
+    within=200,
+    slots=4,
+    lives=3,
+    followers=0,
+    audits=0,
+    checkpoint_bytes=700,
+    keep_checkpoints=1,
+    retain_history=None,
+    collection_rate=1000.0,
+)
 def no_second_look(patch: Patch) -> None:
     async def look_away(store: ObjectStore, trail: object) -> bool:
         return True
@@ -221,7 +233,7 @@ def checkpoints_do_not_wait(patch: Patch) -> None:
     patch(Journal, "wait_stored", at_once)
 
 
-@fault("checkpoint_differs", within=10)
+@fault("checkpoint_differs", within=60, checkpoint_bytes=700, users=3)
 def checkpoints_say_a_wrong_place(patch: Patch) -> None:
     whole = checkpoints.Checkpointer.clean
 
@@ -259,7 +271,7 @@ def a_referenced_chunk_is_collected(patch: Patch) -> None:
     patch(Collector, "will_publish", forgetful)
 
 
-@fault("read_early", within=60)
+@fault("read_early", within=60, users=4, budget=25)
 def reads_do_not_wait(patch: Patch) -> None:
     async def at_once(self: Database) -> None:
         pass
