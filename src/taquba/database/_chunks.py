@@ -199,7 +199,8 @@ class ChunkStore:
                 except ObjectNotFound as error:
                     raise CorruptStore(
                         f"chunk {key!r} of {contents.name} is missing. Restore the object "
-                        "from a backup or an older object version"
+                        "from a backup or an older object version",
+                        key=key,
                     ) from error
                 places, blocks = await asyncio.to_thread(
                     decode_pack, pack, key, data, contents.block_size, contents.name

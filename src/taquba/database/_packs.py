@@ -103,5 +103,6 @@ def decode_pack(
 def damaged(key: str, checkpoint: str, reason: str) -> CorruptStore:
     return CorruptStore(
         f"chunk {key!r} of {checkpoint} is damaged: {reason}. Restore the object from a "
-        "backup or an older object version"
+        "backup or an older object version",
+        key=key,
     )
