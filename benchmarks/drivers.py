@@ -2,9 +2,9 @@
 
     python benchmarks/drivers.py [--smoke] [--check]
 
-Starts a SeaweedFS server of its own, and lets the drivers take turns on it, so that what else
-the machine does meets both alike. Processor time is that of this process, all threads together.
-Prints one JSON line per kind of request.
+Starts SeaweedFS for S3 and Azurite for Azure, and lets the drivers take turns on them, so that
+what else the machine does meets both alike. Processor time is that of this process, all its
+threads together. Prints one JSON line per kind of request.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from taquba.objectstore import ObjectStore, open_store
 
 KIB = 1024
 DRIVERS = ("fsspec", "obstore")
-SCRIPT = Path(__file__).parents[1] / "tests/servers/start_seaweedfs.py"
+SERVERS = Path(__file__).parents[1] / "tests/servers"
+SERVICES = {"S3": ("start_seaweedfs.py",), "Azure": ("start_azurite.py", "--memory")}
 
 
 @contextmanager
-def server() -> Iterator[dict[str, Any]]:
-    """An S3 server for as long as the block runs."""
+def server(script: str, *arguments: str) -> Iterator[dict[str, Any]]:
+    """A server of tests/servers for as long as the block runs."""
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(SERVERS / script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -126,7 +130,7 @@ async def compare(stores: dict[str, ObjectStore], case: Case, turns: int) -> dic
 async def main() -> int:
     chosen = options("What a PUT and a GET cost with each driver for buckets.")
     report = Report(chosen)
-    scale, turns = (1, 1) if chosen.smoke else (20, 5)
+    scale, turns = (1, 1) if chosen.smoke else (10, 5)
     cases = [
         Case(operation, size, at_once, scale * at_once * (1 if at_once > 1 else 5))
         for operation, size in [
@@ -138,24 +142,25 @@ async def main() -> int:
         ]
         for at_once in ([1, 16] if size == 4 * KIB else [4])
     ]
-    with server() as info:
-        stores: dict[str, ObjectStore] = {}
-        for driver in DRIVERS:
-            url = f"{info['url']}/{driver}"
-            stores[driver] = await open_store(url, driver=driver, **info["storage_options"])
-        for case in cases:
-            report.line(
-                case.name,
-                await compare(stores, case, turns),
-                [
-                    (
-                        "with obstore at most 0.6 of the processor time of fsspec",
-                        lambda figures: figures["cpu_ratio"] <= 0.6,
-                    )
-                ],
-            )
-        for store in stores.values():
-            await store.close()
+    for service, script in SERVICES.items():
+        with server(*script) as info:
+            stores: dict[str, ObjectStore] = {}
+            for driver in DRIVERS:
+                url = f"{info['url']}/{driver}"
+                stores[driver] = await open_store(url, driver=driver, **info["storage_options"])
+            for case in cases:
+                report.line(
+                    f"{service}: {case.name}",
+                    await compare(stores, case, turns),
+                    [
+                        (
+                            "with obstore at most 0.6 of the processor time of fsspec",
+                            lambda figures: figures["cpu_ratio"] <= 0.6,
+                        )
+                    ],
+                )
+            for store in stores.values():
+                await store.close()
     return report.finish()
 
 
