@@ -290,6 +290,11 @@ def test_nonsense_is_refused_at_the_call(options: dict[str, Any], error: type[Ex
         Follower.open(MemoryStore(), **options)
 
 
+def test_the_memory_of_nobody_is_not_followed() -> None:
+    with pytest.raises(InvalidUrl, match="MemoryStore"):
+        Follower.open("memory://")
+
+
 def test_intervals_may_be_timedeltas_and_long() -> None:
     Follower.open(MemoryStore(), poll_interval=timedelta(minutes=1))
 

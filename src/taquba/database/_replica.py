@@ -30,8 +30,10 @@ logger = logging.getLogger("taquba.database")
 
 _PATIENCE = 8
 """Looks that find nothing before the next ones come later and later."""
+_SUSPICIOUS = 4
+"""Looks without news, after some with, until one asks whether collection overtook the copy."""
 _CHECK_EVERY = 60.0
-"""Seconds without news after which one look asks whether collection overtook the copy."""
+"""Seconds without news after which a look asks that again."""
 _LONG = 4
 """A look that comes this many of the longest intervals late is a thorough one."""
 _CLOSED = (
@@ -82,7 +84,7 @@ class Replica:
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._mirror = Mirror(store, modules, config, on_change=self._note_change)
-        self._current_at = self._proved_at = self._looked_at = clock.monotonic()
+        self._current_at = self._proved_at = self._looked_at = self._news_at = clock.monotonic()
         self._idle_looks = 0
         self._last_error: Exception | None = None
         self._failure: TaqubaError | None = None
@@ -329,7 +331,7 @@ class Replica:
         thorough |= now - self._looked_at > _LONG * self._longest
         self._looked_at = now
         try:
-            if not thorough and self._idle_looks and now - self._proved_at > _CHECK_EVERY:
+            if not thorough and self._is_check_due(now):
                 thorough = await mirror.newest_beyond() is not None
                 self._proved_at = now
                 if not thorough:
@@ -338,7 +340,7 @@ class Replica:
         finally:
             if mirror.position.seq != before:
                 self._idle_looks = 0
-                self._proved_at = now
+                self._news_at = now
                 self._note_change()
             else:
                 self._idle_looks += 1
@@ -347,6 +349,11 @@ class Replica:
         if mirror.at_tail:
             self._current_at = now
         return not mirror.at_tail
+
+    def _is_check_due(self, now: float) -> bool:
+        if self._proved_at <= self._news_at and self._idle_looks >= _SUSPICIOUS:
+            return True
+        return self._idle_looks > 0 and now - max(self._proved_at, self._news_at) > _CHECK_EVERY
 
     # -- the end ----------------------------------------------------------------------------
 

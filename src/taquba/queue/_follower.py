@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import DatabaseConfig, Lag, Replica
+from taquba.errors import InvalidUrl
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._opening import Opening, open_target
@@ -100,6 +101,11 @@ class Follower(QueueReader):
             raise wrong_type("clock must be a Clock", clock)
         if not isinstance(storage_options, (Mapping, NoneType)):
             raise wrong_type("storage_options must be a mapping", storage_options)
+        if isinstance(target, str) and target.lower().startswith("memory:"):
+            raise InvalidUrl(
+                "memory:// is a store of its own, and empty, whenever it is opened: to follow one, "
+                "make a taquba.objectstore.MemoryStore and open queue and follower on it"
+            )
         shortest = seconds(poll_interval, name="poll_interval")
         longest = max(_LONGEST, shortest)
         if max_poll_interval is not None:

@@ -101,7 +101,7 @@ def count(value: object, limit: int) -> int:
     return whole(value, "the number of jobs", 0, limit)
 
 
-def folder(value: object) -> str | None:
+def folder(value: str | os.PathLike[str] | None) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
