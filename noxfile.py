@@ -1,4 +1,4 @@
-"""Sessions: tests, lint, types, docs, bench, simulate. Each makes its own environment."""
+"""Sessions: tests, lint, types, docs, bench, simulate, faults. Each makes its own environment."""
 
 from __future__ import annotations
 
@@ -59,3 +59,10 @@ def simulate(session: nox.Session) -> None:
     """Simulated worlds; give it --seeds N and --first K, or --seed K --trace for one world."""
     install(session)
     session.run("python", "-m", "tests.simulation", *session.posargs)
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """The fault matrix at full length; as root, since it mounts small file systems."""
+    install(session)
+    session.run("pytest", "tests/faults", *session.posargs, env={"TAQUBA_LONG_FAULTS": "1"})
