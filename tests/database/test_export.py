@@ -14,10 +14,12 @@ import pytest
 from taquba.clock import ManualClock
 from taquba.database import Database, export_state
 from taquba.errors import CorruptStore, HistoryNotKept, InvalidArgument, InvalidType
+from taquba.journal import Kind
+from taquba.journal._entry import encode_entry
 from taquba.objectstore import MemoryStore
 from taquba.testing import FaultyStore
 
-from .harness import ITEMS, LAZY, dump, keys, opened, put
+from .harness import ITEMS, LAZY, dump, keys, open_database, opened, put
 
 pytestmark = pytest.mark.anyio
 
@@ -244,3 +246,103 @@ async def test_bad_arguments(tmp_path: Path) -> None:
 async def test_an_empty_store(tmp_path: Path) -> None:
     await export_state(MemoryStore(), tmp_path / "a.db")
     assert read(tmp_path / "a.db") == {"schema_modules": []}
+
+
+async def test_a_manifest_that_comes_back_after_it_was_collected_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    """A request to publish it was repeated, and arrived a second time much later."""
+    for chunks_too in (False, True):
+        store = MemoryStore()
+        clock = ManualClock()
+        database = await open_at(store, clock)
+        revenant: dict[str, bytes] = {}
+        times: list[int] = []
+        for i in range(5):
+            await clock.advance(60)
+            await put(database, i, bytes([i]) * 3000)
+            await database.checkpoint()
+            times.append(clock.now_ms())
+            if i == 1:
+                keep = [*(await keys(store, "checkpoints/"))[-1:]]
+                keep += (await keys(store, "chunks/")) if chunks_too else []
+                revenant = {key: await store.get(key) for key in keep}
+        await database.collect()
+        for key, data in revenant.items():
+            await store.put(key, data)
+        with pytest.raises(HistoryNotKept) as caught:
+            await export_state(store, tmp_path / "a.db", at=moment(times[2]))
+        assert caught.value.earliest == moment(times[3])
+        await export_state(store, tmp_path / "a.db", at=moment(times[3]))
+        assert len(read(tmp_path / "a.db")["items"]) == 4
+        (tmp_path / "a.db").unlink()
+        await database.close()
+
+
+async def test_a_missing_entry_amid_the_history_is_damage_and_not_called_history(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore(MemoryStore())
+    store.fail("delete", times=math.inf)  # so that nothing is collected
+    clock = ManualClock()
+    database = await open_at(store, clock)
+    for i in range(30):
+        await clock.advance(60)
+        await put(database, i)
+        if i in (9, 19):
+            await database.checkpoint()
+    at = moment(clock.now_ms() - 600_000)
+    await database.close()
+    newest = (await keys(store.store, "checkpoints/"))[-1]  # type: ignore[arg-type]
+    seq = int(newest[len("checkpoints/") : -len(".json")])
+    await store.store.delete([f"journal/{seq - 4:020d}"])
+    with pytest.raises(CorruptStore, match=f"{seq - 4:020d}"):
+        await export_state(store, tmp_path / "a.db", at=at - timedelta(minutes=2))
+    await export_state(store, tmp_path / "b.db")  # is not concerned
+
+
+async def test_a_stray_epoch_entry_where_the_log_was_collected_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    """A slow opener created it, and found then that its takeover was void."""
+    below = MemoryStore()
+    database = await open_database(below, config=LAZY)
+    for i in range(3):
+        await put(database, i)
+    await database.checkpoint()
+    tail = database.position
+    store = FaultyStore(below)
+    held = store.hold("list", "journal/")
+    exporting = asyncio.ensure_future(export_state(store, tmp_path / "a.db"))
+    await held.arrived()
+    for i in range(40):
+        await put(database, i, b"later")
+        if i % 10 == 9:
+            await database.checkpoint()
+    await database.collect()
+    expected = dump(database)
+    # The window behind it holds nothing, so it looks like the end of the log.
+    data, _ = encode_entry(
+        kind=Kind.EPOCH,
+        epoch=tail.epoch + 1,
+        seq=tail.seq,
+        writer=bytes(16),
+        previous=tail.digest,
+        committed_at_ms=0,
+        window=tail.window,
+        durable_before=tail.seq,
+        body=b"",
+    )
+    await below.create(f"journal/{tail.seq:020d}", data)
+    later = [key for key in await keys(below, "journal/") if key > f"journal/{tail.seq:020d}"]
+    hidden = {key: await below.get(key) for key in later}
+    await below.delete(later)  # as a listing may have it that began before they were there
+    gate = store.hold("get", "checkpoints/")
+    held.release()
+    await gate.arrived()
+    for key, entry in hidden.items():
+        await below.create(key, entry)
+    gate.release()
+    await exporting
+    assert read(tmp_path / "a.db") == expected
+    await database.close()
