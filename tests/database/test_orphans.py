@@ -173,6 +173,29 @@ async def test_an_object_stays_until_the_end_of_its_name_is_in_every_kept_checkp
     await other.database.close()
 
 
+async def test_a_mark_in_the_entry_behind_the_cut_is_not_in_the_cut() -> None:
+    """It may be lost, and with it the end of the name."""
+    clock, below = ManualClock(), MemoryStore()
+    store = FaultyStore(below)
+    blobs = await open_blobs(store, clock, keep_checkpoints=1)
+    name = await blobs.write(1)
+    await blobs.leave()  # so that there is a table for marks
+    await clock.advance(4 * HOUR)
+    await blobs.checkpoint(2)
+    await clock.advance(HOUR)
+    held = store.hold("create", "journal/", times=10**6)
+    blobs.forget(1)
+    await blobs.database.collect()  # marks it
+    assert blobs.database.execute("SELECT key FROM orphans").fetchall() == [(name,)]
+    await blobs.database.collect()
+    assert name in await keys(below, "payloads/")
+    other = await open_blobs(below, clock)
+    assert other.is_named([name]) == {name}
+    held.release()
+    await blobs.database.close(timeout=0)
+    await other.database.close()
+
+
 async def test_with_history_an_object_stays_as_long_as_a_state_that_names_it() -> None:
     clock, store = ManualClock(), MemoryStore()
     blobs = await open_blobs(store, clock, retain_history=timedelta(hours=24))

@@ -10,7 +10,7 @@ Safe whoever calls it, and whenever it stops:
   know it therefore only deletes what was superfluous before it was replaced; and the manifests
   of its successors lie behind, and count as kept.
 * Epoch entries stay for ever: each is what stops a writer that slept through the takeover.
-  Which ones they are is read from the checkpoint that sets the cut.
+  Which ones they are is in the caller's checkpoint, whose log leads through the cut.
 """
 
 from __future__ import annotations
@@ -120,17 +120,10 @@ async def collect(
     if cut is None:
         # No checkpoint is old enough, so all that is there may be history.
         return Collected(cut=0, entries=0, checkpoints=0, kept=tuple(kept))
-    oldest = checkpoint
-    if cut != own:
-        await pace(1)
-        reread = await read_checkpoint(store, cut)
-        if reread is None:
-            return Collected(cut=0, entries=0, checkpoints=0)
-        oldest = reread
     doomed = [checkpoint_key(seq) for seq in seqs if seq < cut]
     for start in range(0, len(doomed), batch):
         await _delete(store, doomed[start : start + batch], pace)
-    entries = await _collect_entries(store, oldest, batch, pace)
+    entries = await _collect_entries(store, cut, epochs_to_keep(checkpoint), batch, pace)
     return Collected(cut=cut, entries=entries, checkpoints=len(doomed), kept=tuple(kept))
 
 
@@ -139,13 +132,13 @@ async def _at_once(count: int) -> None:
 
 
 def epochs_to_keep(checkpoint: Checkpoint) -> frozenset[int]:
-    """The seqs of the epoch entries before the checkpoint that sets the cut."""
+    """The seqs of the epoch entries before the checkpoint, and so of those before the cut."""
     return frozenset(mark.seq for mark in checkpoint.position.epochs)
 
 
-async def _collect_entries(store: ObjectStore, oldest: Checkpoint, batch: int, pace: Pace) -> int:
-    kept = epochs_to_keep(oldest)
-    cut = oldest.position.seq
+async def _collect_entries(
+    store: ObjectStore, cut: int, kept: frozenset[int], batch: int, pace: Pace
+) -> int:
     doomed: list[str] = []
     count = 0
     await pace(1)
