@@ -240,6 +240,25 @@ async def test_without_orphans_nothing_is_written_for_them() -> None:
     await blobs.database.close()
 
 
+async def test_an_earlier_owner_whose_clock_was_ahead_hides_nobodys_orphans() -> None:
+    clock, store = ManualClock(), MemoryStore()
+    now = clock.now_ms()
+    for _ in range(2):
+        blobs = await open_blobs(store, clock)
+        await blobs.database.close()
+    young = f"payloads/0000000001-{now + 10**9:013d}-{1:016x}"
+    old = f"payloads/0000000002-{now - 10**9:013d}-{2:016x}"
+    for key in (young, old):
+        await store.create(key, b"?")
+    blobs = await open_blobs(store, clock)
+    await blobs.checkpoint(4)
+    assert await keys(store, "payloads/") == [young]
+    await clock.advance(timedelta(days=13))
+    await blobs.checkpoint(4)
+    assert await keys(store, "payloads/") == []
+    await blobs.database.close()
+
+
 async def test_other_objects_are_not_touched() -> None:
     clock, store = ManualClock(), MemoryStore()
     strange = [
