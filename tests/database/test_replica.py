@@ -458,12 +458,12 @@ async def test_a_checkpoint_that_goes_while_a_follower_opens_is_replaced_by_a_ne
     store = FaultyStore(memory)
     config = DatabaseConfig(checkpoint_entries=2**40, checkpoint_bytes=2**40, keep_checkpoints=1)
     async with opened(memory, config=config) as database:
-        await put(database, 1, b"x" * 20_000)
+        await put(database, 1, b"x" * 200_000)
         await database.checkpoint()
         held = store.hold("get", "chunks/", times=10**9)
         opening = asyncio.ensure_future(Replica.open(store, [ITEMS], clock=ManualClock()))
         await held.arrived()
-        await put(database, 1, b"y" * 20_000)
+        await put(database, 1, b"y" * 200_000)
         await collected(database)
         newest = await newest_checkpoint(memory)
         assert newest is not None

@@ -131,6 +131,8 @@ class Checkpointer:
         self._copy: _Copy | None = None
         self._due = asyncio.Event()
         self._taking = asyncio.Lock()
+        self.copying = asyncio.Lock()
+        """Held while the database is copied; whoever holds it may move the database, too."""
         self._takes: set[asyncio.Task[None]] = set()
         self._ended: TaqubaError | None = None
         self.entries = entries
@@ -248,7 +250,8 @@ class Checkpointer:
             return
         async with scratch_folder(self._config.scratch) as folder:
             path = os.path.join(folder, "checkpoint.db")
-            copied = await self._make_copy(path)
+            async with self.copying:
+                copied = await self._make_copy(path)
             if copied.position.seq == self.seq:
                 return
             contents = await self._chunks.upload(

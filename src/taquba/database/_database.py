@@ -19,6 +19,7 @@ from taquba.database._config import DatabaseConfig, DatabaseStatistics
 from taquba.database._machine import Machine
 from taquba.database._orphans import IsNamed, ObjectKeys, OrphanCollector, check_object_prefix
 from taquba.database._schema import SchemaModule
+from taquba.database._shrink import Shrinker
 from taquba.database._state import NO_ROOM, Execute
 from taquba.errors import Closed, InvalidState, TaqubaError
 from taquba.journal import Journal, JournalConfig, Position
@@ -150,6 +151,10 @@ class Database:
         self._failure_callbacks: list[Callable[[TaqubaError], None]] = []
         self._checkpoints = asyncio.ensure_future(checkpointer.run())
         self._collections = asyncio.ensure_future(collector.run())
+        self._shrinker = Shrinker(
+            self._state, clock=clock, exclusive=checkpointer.copying, moved=self._moved
+        )
+        self._shrinking = asyncio.ensure_future(self._shrinker.run())
         self._object_keys: dict[str, ObjectKeys] = {}
         self._closing: asyncio.Future[None] | None = None
         self.execute: Execute = self._state.execute
@@ -208,7 +213,7 @@ class Database:
             committed_at_ms=machine.committed_at_ms,
         )
         database = cls(machine, journal, checkpointer, collector, store=store, clock=clock)
-        machine.attach(journal, checkpointer, database._failed)
+        machine.attach(journal, checkpointer, database._shrinker, database._failed)
         try:
             migrated = False
             for module in modules:
@@ -414,7 +419,7 @@ class Database:
     async def _close(self, timeout: float | None) -> None:
         if self._blocked is None:
             self._block(Closed(_CLOSED))
-        tasks = (self._checkpoints, self._collections)
+        tasks = (self._checkpoints, self._collections, self._shrinking)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -432,12 +437,17 @@ class Database:
         self._block(error)
         self._checkpoints.cancel()
         self._collections.cancel()
+        self._shrinking.cancel()
         self._collector.failed(error)
         for callback in self._failure_callbacks:
             try:
                 callback(error)
             except Exception:
                 logger.exception("a callback failed to note that the database stopped")
+
+    def _moved(self) -> None:
+        """The state has another connection now."""
+        self.execute = self._state.execute
 
     def _block(self, error: TaqubaError) -> None:
         self._blocked = error

@@ -22,6 +22,7 @@ from taquba.journal import Checkpoint, Entry, Position
 if TYPE_CHECKING:
     from taquba.database._checkpoints import Checkpointer
     from taquba.database._config import DatabaseConfig
+    from taquba.database._shrink import Shrinker
     from taquba.journal import Journal
     from taquba.objectstore import ObjectStore
 
@@ -41,6 +42,7 @@ class Machine:
         self._file: ScratchFile | None = None
         self._journal: Journal | None = None
         self._checkpointer: Checkpointer | None = None
+        self._shrinker: Shrinker | None = None
         self._on_failure: Callable[[TaqubaError], None] | None = None
         self.before_seal: list[Callable[[], None]] = []
         self.base: Checkpoint | None = None
@@ -60,9 +62,11 @@ class Machine:
         self,
         journal: Journal,
         checkpointer: Checkpointer,
+        shrinker: Shrinker,
         on_failure: Callable[[TaqubaError], None],
     ) -> None:
         """From now on there is a journal to feed."""
+        self._shrinker = shrinker
         self._journal = journal
         self._checkpointer = checkpointer
         self._on_failure = on_failure
@@ -185,11 +189,17 @@ class Machine:
         self._sealed_size = 0 if body is None else len(body)
         if body is None and self._checkpointer is not None and self._journal is not None:
             self._checkpointer.clean(self._journal.position)
+            self._shrink()
         return body
+
+    def _shrink(self) -> None:
+        if self._shrinker is not None:
+            self._shrinker.clean()
 
     def sealed(self, position: Position) -> None:
         if self._checkpointer is not None:
             self._checkpointer.sealed(position, self._sealed_size)
+            self._shrink()
 
     def failed(self, error: TaqubaError) -> None:
         if self._checkpointer is not None:

@@ -28,7 +28,7 @@ _KEY = re.compile(re.escape(CHUNK_PREFIX) + r"[0-9]{10}-[0-9a-f]{64}")
 _LEVEL = 1
 """zlib's fastest: checkpoints should not take the processor from the work."""
 _SAMPLE = 32 * 1024
-_WORTHWHILE = 0.9
+_WORTHWHILE = 0.8
 """Content of which a sample compresses to no less than this share is stored as it is."""
 _NUMBER = 4
 _UPLOAD = 8

@@ -57,22 +57,10 @@ class State:
     def __init__(self, cache_bytes: int, path: str | None = None) -> None:
         """Open the file `path`, or a new one in memory."""
         self.on_disk = path is not None
-        self.connection = _in_memory() if path is None else apsw.Connection(path)
-        # Without this SQLite prepares a statement anew whenever a value is bound that its
-        # planner once looked at to judge a partial index: six times the cost of a claim.
-        self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
-        for pragma in (
-            "journal_mode = MEMORY",
-            "synchronous = OFF",
-            "locking_mode = EXCLUSIVE",
-        ):
-            self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self._cache_kib = cache_bytes // 1024
+        self._use(_in_memory() if path is None else apsw.Connection(path))
+        _configure(self.connection)
         self._set_cache(self._cache_kib, spill=self.on_disk)
-        self.execute: Execute = self.connection.execute
-        self.control: Execute = self.connection.cursor().execute
-        """As `execute`, without the price of a cursor of its own: for what has no rows."""
         self.session: apsw.Session | None = None
         self.in_transaction = False
         """Whether somebody is amid a transaction, which neither counts yet nor is undone."""
@@ -85,8 +73,15 @@ class State:
         self._schema_version = 0
         self._changes = 0
 
+    def _use(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.execute: Execute = connection.execute
+        self.control: Execute = connection.cursor().execute
+        """As `execute`, without the price of a cursor of its own: for what has no rows."""
+
     def create(self) -> None:
         """Make an empty database what every database begins as."""
+        self.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
         self.execute(MODULES_TABLE)
         self.tables_changed()
 
@@ -224,8 +219,7 @@ class State:
             self._set_cache(self._cache_kib, spill=self.on_disk)
 
     def _set_cache(self, kib: int, *, spill: bool) -> None:
-        self.connection.execute(f"PRAGMA cache_size = -{kib}").fetchall()
-        self.connection.execute(f"PRAGMA cache_spill = {'ON' if spill else 'OFF'}").fetchall()
+        _set_cache(self.connection, kib, spill=spill)
 
     def apply(self, name: str, body: bytes) -> bool:
         """Apply a body that `seal` made of the same state; whether it changed tables.
@@ -258,6 +252,39 @@ class State:
             "lost; open the store again to go on"
         )
 
+    # -- giving space back ------------------------------------------------------------------
+
+    def pages(self) -> tuple[int, int]:
+        """Pages of the file, and how many of them hold nothing."""
+        (pages,) = self.control("PRAGMA page_count").fetchall()[0]
+        (free,) = self.control("PRAGMA freelist_count").fetchall()[0]
+        return int(pages), int(free)
+
+    def vacuum(self, pages: int) -> None:
+        """Make the file smaller by some pages that hold nothing. Only while nothing is open.
+
+        Raises:
+            StateFull: The file cannot be written.
+        """
+        try:
+            self.control(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        except NO_ROOM as error:
+            self.problem = self.no_room(error)
+            raise self.problem from error
+
+    def moving(self) -> Moving:
+        """Begin to move the database into new memory."""
+        return Moving(self)
+
+    def change_over(self, connection: apsw.Connection) -> apsw.Connection:
+        """Go on with another connection, to a copy; the one before. Only while nothing is open."""
+        before = self.connection
+        self._use(connection)
+        self._set_cache(self._cache_kib, spill=self.on_disk)
+        self._changes = connection.total_changes()
+        self._schema_version = self._read_schema_version()
+        return before
+
     # -- looking ----------------------------------------------------------------------------
 
     def versions(self) -> dict[str, int]:
@@ -274,6 +301,54 @@ class State:
             self.session.close()
             self.session = None
         self.connection.close()
+
+
+class Moving:
+    """A copy of a database in memory that is going to take its place."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._connection = _in_memory()
+        """The copy; when that has taken the place, what was there before."""
+        _configure(self._connection)
+        _set_cache(self._connection, _LOADING_CACHE_KIB, spill=True)
+        self._backup = self._connection.backup("main", state.connection, "main")
+
+    @property
+    def remaining(self) -> int:
+        """Pages that are not copied yet."""
+        return self._backup.remaining
+
+    def step(self, pages: int) -> bool:
+        """Copy some pages. Only while nothing is open; whether that was all."""
+        return self._backup.step(pages)
+
+    def change_over(self) -> None:
+        """Let the copy take the place; right after the step that was the last."""
+        self._backup.close()
+        self._connection = self._state.change_over(self._connection)
+
+    def stop(self) -> None:
+        """Copy no more."""
+        self._backup.close(True)
+
+    def close(self) -> None:
+        """Let go what is not used; after `stop`, and in whatever thread."""
+        self._connection.close(True)
+
+
+def _configure(connection: apsw.Connection) -> None:
+    # Without this SQLite prepares a statement anew whenever a value is bound that its
+    # planner once looked at to judge a partial index: six times the cost of a claim.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
+    for pragma in ("journal_mode = MEMORY", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _set_cache(connection: apsw.Connection, kib: int, *, spill: bool) -> None:
+    connection.execute(f"PRAGMA cache_size = -{kib}").fetchall()
+    connection.execute(f"PRAGMA cache_spill = {'ON' if spill else 'OFF'}").fetchall()
 
 
 def _in_memory() -> apsw.Connection:
