@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from taquba.database import Database, DatabaseConfig, VerifyReport, verify
 from taquba.errors import StoreUnavailable, TaqubaError
-from taquba.objectstore import MemoryStore
+from taquba.objectstore import MemoryStore, ObjectInfo
 
 from .harness import open_database, opened, put
 from .test_verify_damage import copied
@@ -152,6 +152,33 @@ async def test_a_manifest_that_comes_too_late_is_void(entries_gone: bool) -> Non
     assert report.findings == ()
     assert [checkpoint.outcome for checkpoint in report.checkpoints] == ["void", "replayed from"]
     assert "void checkpoints" in {orphans.kind for orphans in report.survey.orphans}
+
+
+class _Lagging(MemoryStore):
+    """Hides the newest checkpoint until it was asked for a second time."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
+        self._objects, self._sorted = store._objects, store._sorted
+        self._listings = 0
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        found = [info async for info in super().list(prefix, start_after)]
+        if prefix == "checkpoints/":
+            self._listings += 1
+            if self._listings == 1:
+                found.pop()
+        for info in found:
+            yield info
+
+
+@pytest.mark.parametrize("entries_gone", [False, True], ids=["chunks gone", "entries gone"])
+async def test_a_late_manifest_beside_a_new_one(entries_gone: bool) -> None:
+    """The checkpoint that makes the other void is published while the store is read."""
+    store = _Lagging(await _late_manifest(entries_gone))
+    report = await verify(store)
+    assert report.findings == ()
+    assert [checkpoint.outcome for checkpoint in report.checkpoints] == ["void", "replayed from"]
 
 
 async def test_the_same_of_the_newest_epoch_is_damage() -> None:

@@ -182,6 +182,7 @@ class _Verification:
                     await self._arrive(after)
             self._settled = await self._miss_nothing() and walk.settled
         except JournalGap as gap:
+            await self._read_manifests()  # there may be newer ones
             if start is not None and not ordinary and self._notes.is_older(start):
                 # Its successor collected the entries that come after it.
                 self._notes.outcomes[position.seq] = "void"
@@ -321,6 +322,7 @@ class _Verification:
         if seq not in await list_checkpoints(self._store):
             self._notes.outcomes[seq] = "collected"
             raise _Overtaken
+        await self._read_manifests()  # there may be newer ones
         if missing and self._notes.is_older(checkpoint):
             self._notes.outcomes[seq] = "void"
             return
@@ -339,8 +341,7 @@ class _Verification:
         listed = set(await list_checkpoints(self._store))
         usable = listed - self._notes.unreadable
         protecting = {known for known in usable & self._notes.checkpoints.keys() if known <= seq}
-        void = {known for known in protecting if self._notes.outcomes.get(known) == "void"}
-        if protecting - void or not any(known > seq for known in usable):
+        if any(map(self._notes.protects, protecting)) or not any(known > seq for known in usable):
             return False
         await self._begin_anew(seq)
         return True

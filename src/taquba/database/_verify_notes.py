@@ -45,6 +45,14 @@ class Notes:
         newest = max(self.checkpoints.values(), key=lambda other: other.position.seq)
         return checkpoint.position.epoch < newest.position.epoch
 
+    def protects(self, seq: int) -> bool:
+        """Whether what comes after a checkpoint that is there must be there, too.
+
+        A replaced writer may have published it after its successor had collected that.
+        """
+        outcome = self.outcomes.get(seq)
+        return outcome != "void" and not (outcome is None and self.is_older(self.checkpoints[seq]))
+
     def found(self, key: str, reason: str, meaning: str = "") -> None:
         """Note a damage; twice is once."""
         # Several checkpoints may need the same chunk.
