@@ -8,12 +8,14 @@ own packs; so nobody ever builds on another epoch's.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import threading
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from taquba.database._blocks import BLOCK, Blocks, Plan, Scan
 from taquba.database._packs import CHUNK_PREFIX, Pack, chunk_key, decode_pack, encode_pack
@@ -28,6 +30,7 @@ _READ = 512 * 1024
 _NOBODY = -1
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +139,12 @@ class ChunkStore:
         self._uploads += 1
         self.uploading = set()
         size = os.path.getsize(path)
-        scan = Scan(self._published)
-        with open(path, "rb") as file:
-            for _ in range(0, size, _READ):
-                await asyncio.to_thread(_feed, scan, file)
-            plan = await asyncio.to_thread(
-                Plan, self._published, scan, pack_blocks=max(1, chunk_size // BLOCK)
-            )
-            packs = await self._store_packs(file, plan, epoch)
+        # Few calls into threads, that do much each: what comes back from a thread waits for its
+        # turn in the event loop, and where that is busy a checkpoint would take minutes.
+        scan, plan = await _in_thread(
+            lambda stop: _look_at(path, self._published, max(1, chunk_size // BLOCK), stop)
+        )
+        packs = await self._store_packs(path, plan, epoch)
         self._pending = await asyncio.to_thread(plan.done, packs)
         self.reused += len(plan.kept)
         return Contents(
@@ -155,14 +156,20 @@ class ChunkStore:
             modules=modules,
         )
 
-    async def _store_packs(self, file: BinaryIO, plan: Plan, epoch: int) -> list[Pack]:
+    async def _store_packs(self, path: str, plan: Plan, epoch: int) -> list[Pack]:
         # Many requests at a time hide the store's latency. Many threads that compress would
         # only keep the event loop from getting the processor.
         processor = asyncio.Lock()
+        turns = min(2, self._transfers)  # one compresses while the other is sent
+        at_once = self._transfers // turns
 
-        async def send(places: array[int]) -> Pack:
+        async def store(batch: list[array[int]]) -> list[Pack]:
             async with processor:
-                pack, data = await asyncio.to_thread(_read_pack, file, places, self._uploads)
+                made = await _in_thread(lambda stop: _make_packs(path, batch, self._uploads, stop))
+            return await _in_order(put, iter(made), at_once)
+
+        async def put(made: tuple[Pack, bytes]) -> Pack:
+            pack, data = made
             key = chunk_key(epoch, pack.digest)
             self.uploading.add(key)
             await self._store.put(key, data)
@@ -170,7 +177,8 @@ class ChunkStore:
             self.uploaded_bytes += pack.size
             return pack
 
-        return await _in_order(send, plan.groups(), self._transfers)
+        stored = await _in_order(store, _batches(plan.groups(), at_once), turns)
+        return [pack for packs in stored for pack in packs]
 
     def published(self) -> None:
         """What was uploaded last is part of a checkpoint now: the next upload builds on it."""
@@ -274,21 +282,51 @@ def _runs(
         yield start, previous + 1
 
 
-def _feed(scan: Scan, file: BinaryIO) -> None:
-    scan.feed(file.read(_READ))
+def _look_at(
+    path: str, before: Blocks, pack_blocks: int, stop: threading.Event
+) -> tuple[Scan, Plan]:
+    """What is in a file, and what has to be written for it."""
+    scan = Scan(before)
+    with open(path, "rb") as file:
+        # Reading lets go of the interpreter, so that the event loop never waits for long.
+        while not stop.is_set() and (data := file.read(_READ)):
+            scan.feed(data)
+    return scan, Plan(before, scan, pack_blocks=pack_blocks)
 
 
-def _read_pack(file: BinaryIO, places: array[int], upload: int) -> tuple[Pack, bytes]:
-    """The pack of these blocks of a file; in a thread."""
-    parts: list[bytes] = []
-    for start, end in _runs(places):
-        file.seek(places[start] * BLOCK)
-        parts.append(file.read((end - start) * BLOCK))
-    return encode_pack(places, b"".join(parts), upload=upload)
+def _make_packs(
+    path: str, batch: list[array[int]], upload: int, stop: threading.Event
+) -> list[tuple[Pack, bytes]]:
+    """The packs of blocks of a file; a pack for each item of `batch`."""
+    made: list[tuple[Pack, bytes]] = []
+    with open(path, "rb") as file:
+        for places in batch:
+            if stop.is_set():
+                break
+            parts: list[bytes] = []
+            for start, end in _runs(places):
+                file.seek(places[start] * BLOCK)
+                parts.append(file.read((end - start) * BLOCK))
+            made.append(encode_pack(places, b"".join(parts), upload=upload))
+    return made
+
+
+def _batches(items: Iterator[T], size: int) -> Iterator[list[T]]:
+    while batch := list(itertools.islice(items, size)):
+        yield batch
+
+
+async def _in_thread(work: Callable[[threading.Event], T]) -> T:
+    """The result of `work`, done in a thread; it is told to stop when nobody wants it any more."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(work, stop)
+    finally:
+        stop.set()
 
 
 async def _in_order(
-    work: Callable[[Any], Awaitable[T]], items: Iterator[Any], at_once: int
+    work: Callable[[Item], Awaitable[T]], items: Iterator[Item], at_once: int
 ) -> list[T]:
     """The results of `work` on each item, some of them under way at a time."""
     results: dict[int, T] = {}

@@ -35,7 +35,7 @@ class DatabaseConfig:
     None: no more than `keep_checkpoints`."""
     collection_rate: float = 1000.0
     """Objects per second that are deleted, or looked at for that, apart from a short burst."""
-    chunk_size: int = 1024 * 1024
+    chunk_size: int = 2 * 1024 * 1024
     """Bytes of database in one object of a checkpoint at most, 4 KiB to 16 MiB."""
     pages_per_step: int = 256
     """Pages (of 4 KiB) that a checkpoint copies before it looks at the clock, at most. It copies
