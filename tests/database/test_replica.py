@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -626,6 +627,26 @@ async def test_a_newer_store_is_refused() -> None:
         await database.checkpoint()
         with pytest.raises(IncompatibleStore, match="upgrade"):
             await Replica.open(memory, [ITEMS], clock=ManualClock())
+
+
+async def test_a_newer_format_is_refused() -> None:
+    memory = MemoryStore()
+    async with opened(memory) as database:
+        await put(database, 1)
+        await database.checkpoint()
+    async with following(memory) as replica:
+        key = entry_key(replica.position.seq)
+        await memory.create(key, b"TAQUBAJ\n\x00\x09 whatever comes in that version")
+        with pytest.raises(IncompatibleStore, match="format version 9"):
+            await replica.refresh()
+        assert isinstance(replica.failure, IncompatibleStore)
+    await memory.delete([key])
+    [manifest] = await keys(memory, "checkpoints/")
+    data = await memory.get(manifest)
+    assert b'"version": ' in data
+    await memory.put(manifest, re.sub(rb'"version": \d+', b'"version": 99', data, count=1))
+    with pytest.raises(IncompatibleStore, match="version 99"):
+        await Replica.open(memory, clock=ManualClock())
 
 
 async def test_a_store_that_is_migrated_meanwhile_is_refused() -> None:
