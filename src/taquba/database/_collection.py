@@ -105,6 +105,8 @@ class Pacer:
         delay = self._free_at - now - _BURST
         if delay > _TIMER_SLACK:
             await self._clock.sleep(delay)
+        else:
+            await asyncio.sleep(0)  # a store that answers at once must not hold up the loop
 
 
 class _Needed:

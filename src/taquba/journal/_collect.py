@@ -30,6 +30,9 @@ from taquba.objectstore import ObjectStore
 
 __all__ = ["Collected", "Pace", "collect", "epochs_to_keep"]
 
+_PAGE = 1000
+"""Objects of a listing that count as one looked at: what a store answers to one request."""
+
 Pace = Callable[[int], Awaitable[None]]
 """Called before so many objects are deleted or read; returns when it is time to do that."""
 
@@ -140,9 +143,12 @@ async def _collect_entries(
     store: ObjectStore, cut: int, kept: frozenset[int], batch: int, pace: Pace
 ) -> int:
     doomed: list[str] = []
-    count = 0
+    count = seen = 0
     await pace(1)
     async for info in store.list(JOURNAL_PREFIX):
+        seen += 1
+        if seen % _PAGE == 0:
+            await pace(1)
         seq = seq_of_key(info.key)
         if seq is None or seq in kept:
             continue
