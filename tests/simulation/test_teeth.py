@@ -260,12 +260,20 @@ def chunks_are_shared_between_epochs(patch: Patch) -> None:
     patch(chunks, "chunk_key", lambda epoch, digest: whole(1, digest))
 
 
-@fault("chunks_missing", within=20)
+@fault(
+    "chunks_missing",
+    within=60,
+    users=3,
+    checkpoint_bytes=700,
+    keep_checkpoints=1,
+    retain_history=None,
+    collection_rate=1000.0,
+)
 def a_referenced_chunk_is_collected(patch: Patch) -> None:
     whole = Collector.will_publish
 
     def forgetful(self: Collector, seq: int, contents: Any) -> None:
-        needed = sorted(contents.chunk_keys())[1:]
+        needed = set(sorted(contents.chunk_keys())[1:])
         whole(self, seq, SimpleNamespace(chunk_keys=lambda: needed))  # type: ignore[arg-type]
 
     patch(Collector, "will_publish", forgetful)
