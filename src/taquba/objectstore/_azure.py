@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import os
 import re
 import weakref
 from collections.abc import AsyncIterator, Generator, Mapping
@@ -75,9 +76,12 @@ def azure_filesystem(options: Mapping[str, Any]) -> Any:
             raise InvalidArgument(f"storage option {name!r} is set by taquba: leave it out")
         if name not in known and _CREDENTIAL_OPTIONS.fullmatch(name) is None:
             raise InvalidArgument(f"storage option {name!r} is none of adlfs")
+    arguments = dict(options)
+    if "AZURE_STORAGE_ANON" not in os.environ:
+        arguments.setdefault("anon", False)  # older versions look for no credentials by default
     try:
         filesystem: Any = adlfs.AzureBlobFileSystem(
-            **options,
+            **arguments,
             asynchronous=True,
             loop=asyncio.get_running_loop(),  # or it would start a thread with another one
             use_listings_cache=False,

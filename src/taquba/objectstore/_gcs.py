@@ -357,7 +357,9 @@ def _kind_without_answer(error: Exception) -> type[StoreError] | None:
         for cause in chain
     ):
         return StoreUnavailable
-    refused = (google.GoogleAuthError, gcsfs.HttpError, gcsfs.NonRetryableError)
+    # The last one is younger than the oldest gcsfs that works.
+    hopeless: Any = getattr(gcsfs, "NonRetryableError", gcsfs.HttpError)
+    refused = (google.GoogleAuthError, gcsfs.HttpError, hopeless)
     if any(isinstance(cause, refused) for cause in chain):
         return StoreAccessDenied
     passing = (
