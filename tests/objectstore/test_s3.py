@@ -360,7 +360,7 @@ async def test_many_requests_are_under_way_at_once(behind: FsspecStore, proxy: L
     await proxy.arrived(60)
     await behind.close()
     for ended in await asyncio.gather(*getting, return_exceptions=True):
-        assert isinstance(ended, Closed)
+        assert isinstance(ended, Closed | StoreUnavailable)  # which they are when time is up
 
 
 async def test_what_another_client_did_is_seen_at_once(
