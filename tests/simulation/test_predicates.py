@@ -77,6 +77,8 @@ def test_jobs_do_not_come_go_die_or_rise_by_themselves() -> None:
     worn = job(state=4, attempts=3, last_error="lease expired")
     assert not complaint(job(state=2, attempts=3), worn)
     assert not complaint(job(state=4), None)
+    assert not complaint(job(state=2, attempts=3), None)
+    assert "went from state 2" in complaint(job(state=2, attempts=2), None)
     assert not complaint(job(state=2), job())
 
 
