@@ -814,7 +814,7 @@ async def amid(replica: Replica) -> asyncio.Future[Any]:
 async def test_it_closes_amid_a_large_entry() -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
-        await put_many(database, 10_000)
+        await put_many(database, 10_007)
         refresh = await amid(replica)
         await replica.close()
         with pytest.raises(Closed):
@@ -828,10 +828,10 @@ COUNT = "SELECT count(*) FROM items"
 async def test_a_large_entry_is_seen_whole_or_not_at_all(kind: str) -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
-        await put_many(database, 10_000)
+        await put_many(database, 10_007)
         refresh = await amid(replica)
         [(count,)] = replica.rows(COUNT) if kind == "rows" else await replica.query(COUNT)
-        assert count == 10_000
+        assert count == 10_007
         with pytest.raises(InvalidState):
             replica.rows("DELETE FROM items")
         await refresh
@@ -842,7 +842,7 @@ async def test_a_large_entry_is_seen_whole_or_not_at_all(kind: str) -> None:
 async def test_a_large_entry_lets_others_run() -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
-        await put_many(database, 10_000)
+        await put_many(database, 10_007)
         refresh = await amid(replica)
         rounds = 0
         while not replica._mirror.resting.is_set():
@@ -860,10 +860,12 @@ async def test_unique_values_that_change_places_in_a_large_entry() -> None:
                 tx.execute("INSERT INTO items VALUES (?, NULL, ?)", (number, f"tag {number}"))
         await tx.durable()
         with database.transaction() as tx:
-            tx.execute("UPDATE items SET tag = 'moved ' || tag")
-            for number in range(2000):
-                tag = f"tag {(number + 777) % 2000}"
-                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (tag, number))
+            for number in range(5000, 10_000):
+                tx.execute("INSERT INTO items VALUES (?, NULL, NULL)", (number,))
+            cycle = [1, 500, 900, 1300, 1700]
+            tx.execute("UPDATE items SET tag = NULL WHERE key < 2000 AND key % 100 < 2")
+            for number, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (f"tag {other}", number))
         await tx.durable()
         await replica.refresh()
         assert content(replica) == dump(database)

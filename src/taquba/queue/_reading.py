@@ -98,7 +98,7 @@ class KeyValueReader:
         if (end := _end_of_prefix(first)) is not None:
             where += " AND key < ?"
             parameters.append(end)
-        if after is not None and after >= first:
+        if after is not None:
             where += " AND key > ?"
             parameters.append(after)
         await self._source.enter()
