@@ -859,14 +859,17 @@ async def test_unique_values_that_change_places_in_a_large_entry() -> None:
             for number in range(2000):
                 tx.execute("INSERT INTO items VALUES (?, NULL, ?)", (number, f"tag {number}"))
         await tx.durable()
-        with database.transaction() as tx:
-            for number in range(5000, 10_000):
-                tx.execute("INSERT INTO items VALUES (?, NULL, NULL)", (number,))
-            cycle = [1, 500, 900, 1300, 1700]
-            tx.execute("UPDATE items SET tag = NULL WHERE key < 2000 AND key % 100 < 2")
-            for number, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (f"tag {other}", number))
-        await tx.durable()
+        # Somewhere among other changes, so that some of these come before.
+        for turn, (one, other) in enumerate([(1, 500), (7, 900), (33, 1300), (512, 1999)]):
+            with database.transaction() as tx:
+                for number in range(3000):
+                    tx.execute(
+                        "INSERT INTO items VALUES (?, NULL, NULL)", (10_000 * (turn + 1) + number,)
+                    )
+                tx.execute("UPDATE items SET tag = NULL WHERE key = ?", (one,))
+                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (f"tag {one}", other))
+                tx.execute("UPDATE items SET tag = ? WHERE key = ?", (f"tag {other}", one))
+            await tx.durable()
         await replica.refresh()
         assert content(replica) == dump(database)
 
