@@ -42,6 +42,7 @@ PROGRAM = [sys.executable, "-m", "taquba"]
         (["verify", ".", "--price", "sun=1"], "put, get, list, delete"),
         (["verify", ".", "--price", "put=nan"], "put=0.005"),
         (["info", ".", "--quick", "--full"], "not allowed"),
+        (["info", ".", "--scratch", "/nowhere"], "/nowhere"),
         (["info", ".", "--epochs", "many"], "many"),
         (["export", "."], "FILE"),
     ],

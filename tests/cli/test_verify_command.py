@@ -86,6 +86,14 @@ def test_counters_that_lie_are_found(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "queue 'mail' counts 0 dead jobs, and has 1" in shown
 
 
+@pytest.mark.parametrize("verb", ["verify", "info"])
+def test_no_scratch_files_stay(verb: str, tmp_path: Path) -> None:
+    url = made(tmp_path / "app")
+    (tmp_path / "scratch").mkdir()
+    assert main([verb, url, "--scratch", str(tmp_path / "scratch")]) == 0
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
 def test_beside_the_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = str(tmp_path / "app")
 

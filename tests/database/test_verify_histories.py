@@ -284,3 +284,32 @@ async def test_an_owner_that_commits_without_end_does_not_keep_the_reader() -> N
     await working
     await owner.close()
     assert (await verify(store)).settled
+
+
+class _Growing(MemoryStore):
+    """An owner that commits, and takes a checkpoint, whenever the checkpoints are listed."""
+
+    owner: Database | None = None
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        owner = self.owner
+        if prefix == "checkpoints/" and owner is not None:
+            self.owner = None
+            await put(owner, 1, b"more")
+            await owner.checkpoint()
+            self.owner = owner
+        async for info in super().list(prefix, start_after):
+            yield info
+
+
+async def test_a_log_that_grows_right_after_its_tail_was_read() -> None:
+    store = _Growing()
+    owner = await open_database(store, config=DatabaseConfig(keep_checkpoints=100))
+    await put(owner, 1)
+    await owner.checkpoint()
+    store.owner = owner
+    report = await verify(store)
+    store.owner = None
+    await owner.close()
+    assert report.findings == ()
+    assert not report.settled

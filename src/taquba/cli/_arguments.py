@@ -13,9 +13,10 @@ from taquba.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
+    from taquba.database import DatabaseConfig
     from taquba.objectstore import ObjectStore
 
-__all__ = ["Usage", "moment", "opened", "price", "scheme", "storage_option"]
+__all__ = ["Usage", "moment", "opened", "price", "scheme", "scratch_config", "storage_option"]
 
 REQUESTS = ("put", "get", "list", "delete")
 
@@ -85,6 +86,19 @@ def scheme(url: str) -> str:
     """What comes before ``://``; ``file`` for a path."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.\-]*)://", url)
     return found[1].lower() if found else "file"
+
+
+def scratch_config(options: argparse.Namespace) -> DatabaseConfig:
+    """Settings of a database of whatever size, on a disk that has room for it.
+
+    Raises:
+        Usage: There is no such folder.
+    """
+    from taquba.database import DatabaseConfig
+
+    if options.scratch is not None and not os.path.isdir(options.scratch):
+        raise Usage(f"--scratch {options.scratch}: there is no such folder")
+    return DatabaseConfig(state="disk", scratch=options.scratch)
 
 
 async def opened(options: argparse.Namespace, clock: Clock) -> ObjectStore:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taquba.cli._prices import Requests
-from taquba.database import Replica, Survey, survey
+from taquba.database import DatabaseConfig, Replica, Survey, survey
 from taquba.errors import CorruptStore
 from taquba.journal import Entry, EpochMark, Position, read_entry, read_manifests
 
@@ -108,7 +108,13 @@ class Info:
 
 
 async def gather(
-    store: ObjectStore, *, clock: Clock, quick: bool, full: bool, epochs: int
+    store: ObjectStore,
+    *,
+    clock: Clock,
+    config: DatabaseConfig,
+    quick: bool,
+    full: bool,
+    epochs: int,
 ) -> Info | None:
     """Look at a store; None if there is nothing of taquba's in it."""
     stock = await survey(store)
@@ -120,7 +126,7 @@ async def gather(
     damage = ""
     if full or (not quick and to_load <= _LOADED_UP_TO):
         try:
-            replica = await Replica.open(store, clock=clock)
+            replica = await Replica.open(store, clock=clock, config=config)
         except CorruptStore as error:
             damage = str(error)
     try:

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from taquba.cli._arguments import Usage, opened, scheme
+from taquba.cli._arguments import Usage, opened, scheme, scratch_config
 from taquba.cli._gather import Info, gather
 from taquba.cli._prices import Prices, prices_for
 from taquba.cli._text import ago, amount, dollars, json_text, size, table, time
@@ -20,10 +20,16 @@ __all__ = ["info_command"]
 async def info_command(options: argparse.Namespace, clock: Clock) -> int:
     """Look, print, and give the exit status."""
     prices = prices_for(scheme(options.url), options.price)
+    config = scratch_config(options)
     store = await opened(options, clock)
     try:
         info = await gather(
-            store, clock=clock, quick=options.quick, full=options.full, epochs=options.epochs
+            store,
+            clock=clock,
+            config=config,
+            quick=options.quick,
+            full=options.full,
+            epochs=options.epochs,
         )
     finally:
         await store.close()

@@ -208,6 +208,7 @@ def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
             "      --option key=minio --option secret=minio123\n"
         ),
     )
+    _add_scratch(parser)
     _add_prices(parser)
 
 
@@ -276,7 +277,16 @@ def _add_info(verbs: argparse._SubParsersAction[_Parser]) -> None:
         help="load the database, whatever its size (default: if it is at most 64 MiB)",
     )
     parser.add_argument("--epochs", type=int, metavar="N", default=10, help="epochs to list")
+    _add_scratch(parser)
     _add_prices(parser)
+
+
+def _add_scratch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scratch",
+        metavar="FOLDER",
+        help="where temporary copies of the database go (default: where the system keeps such)",
+    )
 
 
 def _add_prices(parser: argparse.ArgumentParser) -> None:

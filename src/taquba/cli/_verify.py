@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from taquba.cli._arguments import Usage, opened, scheme
+from taquba.cli._arguments import Usage, opened, scheme, scratch_config
 from taquba.cli._prices import Prices, prices_for, removal
 from taquba.cli._text import amount, dollars, json_text, paragraph, size, table, time
 from taquba.database import Finding, Orphans, Progress, VerifyReport, verify
@@ -25,10 +25,11 @@ _PAUSE = 0.1
 async def verify_command(options: argparse.Namespace, clock: Clock) -> int:
     """Verify, print, and give the exit status."""
     prices = prices_for(scheme(options.url), options.price)
+    config = scratch_config(options)
     store = await opened(options, clock)
     try:
         with _Line(clock) as line:
-            report = await verify(store, checks=QUEUE_CHECKS, progress=line.show)
+            report = await verify(store, checks=QUEUE_CHECKS, config=config, progress=line.show)
     finally:
         await store.close()
     if report.empty:
