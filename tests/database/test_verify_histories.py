@@ -290,12 +290,14 @@ class _Growing(MemoryStore):
     """An owner that commits, and takes a checkpoint, whenever the checkpoints are listed."""
 
     owner: Database | None = None
+    listings = 0
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         owner = self.owner
         if prefix == "checkpoints/" and owner is not None:
             self.owner = None
-            await put(owner, 1, b"more")
+            self.listings += 1
+            await put(owner, 1, b"%d" % self.listings)
             await owner.checkpoint()
             self.owner = owner
         async for info in super().list(prefix, start_after):
