@@ -7,6 +7,7 @@ import math
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -158,19 +159,22 @@ async def test_what_was_collected_is_refused_and_the_error_says_what_is_there(
     await database.close()
 
 
-async def test_reading_starts_over_when_collection_overtakes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [None, datetime(2030, 1, 1, tzinfo=UTC)])
+async def test_reading_starts_over_when_collection_overtakes_it(
+    at: datetime | None, tmp_path: Path
+) -> None:
     below = MemoryStore()
     store = FaultyStore(below)
     async with opened(below) as database:
-        await put(database, 0)
+        await put(database, 0, Random(0).randbytes(30_000))
         await database.checkpoint()
         for operation, prefix in (("get", "chunks/"), ("list", "journal/"), ("get", "checkpoi")):
             held = store.hold(operation, prefix)  # type: ignore[arg-type]
             path = tmp_path / f"{prefix[:5]}.db"
-            exporting = asyncio.ensure_future(export_state(store, path))
+            exporting = asyncio.ensure_future(export_state(store, path, at=at))
             await held.arrived()
             for i in range(3):
-                await put(database, i, prefix.encode() * 300)
+                await put(database, i, Random(prefix + str(i)).randbytes(30_000))
                 await database.checkpoint()
                 await database.collect()
             held.release()
