@@ -244,9 +244,10 @@ def _unfounded(before: Row | None, after: Row | None, kinds: set[str], enqueued:
         if after[_PAYLOAD] not in enqueued:
             return f"it came without its commit ({after})"
     elif after is None:
-        # The last attempt may expire, and the dead job be removed, before anything is stored.
+        # A job may die, by a commit or a rule, and be removed, before anything is stored.
         died = before[_STATE] == CLAIMED and before[_ATTEMPTS] >= before[_MAX]
-        if not kinds & {"ack", "cancel"} and before[_STATE] not in (DONE, DEAD) and not died:
+        reason = kinds & {"ack", "cancel", "nack", "bury"} or before[_STATE] in (DONE, DEAD)
+        if not reason and not died:
             return f"it went from state {before[_STATE]} without a commit"
     elif after[_STATE] == DONE != before[_STATE] and "ack" not in kinds:
         return "it is done without a commit"
