@@ -48,7 +48,8 @@ async def entries_keep_coming(
     lags: list[float] = []
 
     async with (
-        Queue.open(LatencyStore(memory, 0.02)) as queue,
+        # With its history kept, so that no checkpoint makes the follower start again.
+        Queue.open(LatencyStore(memory, 0.02), retain_history=timedelta(days=1)) as queue,
         Follower.open(store, poll_interval=poll_interval) as follower,
     ):
 

@@ -30,8 +30,11 @@ logger = logging.getLogger("taquba.database")
 
 _PATIENCE = 8
 """Looks that find nothing before the next ones come later and later."""
+_STEADY = 3
+"""Looks with news, one after the other, after which one without asks at once whether collection
+overtook the copy."""
 _SUSPICIOUS = 4
-"""Looks without news, after some with, until one asks whether collection overtook the copy."""
+"""Looks without news, after fewer with, until one asks that."""
 _CHECK_EVERY = 60.0
 """Seconds without news after which a look asks that again."""
 _LONG = 4
@@ -86,6 +89,8 @@ class Replica:
         self._mirror = Mirror(store, modules, config, on_change=self._note_change)
         self._current_at = self._proved_at = self._looked_at = self._news_at = clock.monotonic()
         self._idle_looks = 0
+        self._steady = 0
+        """Looks with news, one after the other."""
         self._last_error: Exception | None = None
         self._failure: TaqubaError | None = None
         self._refusal: TaqubaError | None = None
@@ -337,13 +342,19 @@ class Replica:
                 if not thorough:
                     return False
             await mirror.read(thorough=thorough)
+            if not thorough and mirror.position.seq == before and self._steady >= _STEADY:
+                thorough = True
+                if await mirror.newest_beyond() is not None:
+                    await mirror.read(thorough=True)
         finally:
             if mirror.position.seq != before:
                 self._idle_looks = 0
+                self._steady += 1
                 self._news_at = now
                 self._note_change()
             else:
                 self._idle_looks += 1
+                self._steady = 0
         if thorough:
             self._proved_at = now
         if mirror.at_tail:
