@@ -482,10 +482,12 @@ async def test_damage_behind_a_checkpoint_does_not_matter() -> None:
     memory = MemoryStore()
     async with opened(memory) as database, following(memory) as replica:
         await put(database, 1)
-        await memory.put(entry_key(database.position.seq - 1), b"damaged")
+        damaged = entry_key(database.position.seq - 1)
         await put(database, 2)
         await database.checkpoint()
         await put(database, 3)
+        await memory.put(damaged, b"damaged")
+        assert damaged == entry_key(replica.position.seq)
         await replica.refresh()
         assert content(replica) == dump(database)
 
