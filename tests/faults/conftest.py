@@ -8,11 +8,16 @@ import pytest
 from .harness import LONG, Nursery, World, new_world
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Many processes share few processors here; nothing but the whole must be fast."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600 if LONG else 180))
+    if not LONG:
+        left_out = [item for item in ours if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from taquba.queue import JobState
 
-from .harness import FAILED, LONG, Nursery, World, new_world, snapshot
+from .harness import FAILED, Nursery, World, new_world, snapshot
 
 
 def _assert_holds_up_and_goes_on(world: World, life_place: int) -> None:
@@ -41,7 +41,7 @@ def test_a_kill_while_the_disk_is_full_loses_nothing(world: World) -> None:
     assert all(job.state in (JobState.DONE, JobState.DEAD) for job in contents.jobs.values())
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute: set TAQUBA_LONG_FAULTS=1")
+@pytest.mark.long  # takes a minute
 def test_opening_on_a_full_disk_is_refused(world: World) -> None:
     assert world.start(jobs=5).wait() == 0
     before = snapshot(Path(world.target))
@@ -127,7 +127,7 @@ def _enlarge(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=200m", str(folder)], check=True)
 
 
-@pytest.mark.skipif(not LONG, reason="mounts a file system: set TAQUBA_LONG_FAULTS=1, as root")
+@pytest.mark.long  # mounts a file system, as root
 class TestMounted:
     def test_a_folder(self, nursery: Nursery, tmp_path: Path, mounted: Path) -> None:
         target = str(mounted / "store")

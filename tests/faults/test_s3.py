@@ -202,7 +202,7 @@ async def _objects(world: World) -> dict[str, bytes]:
         await store.close()
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute: set TAQUBA_LONG_FAULTS=1")
+@pytest.mark.long  # takes a minute
 def test_opening_while_everything_is_throttled(world: World, proxy: Proxy) -> None:
     """The repetitions are bounded, since somebody waits for the answer."""
     proxy.shut(503, "SlowDown")
