@@ -32,7 +32,7 @@ from taquba.objectstore import MemoryStore, ObjectStore
 from taquba.objectstore._readonly import ReadOnlyStore
 from taquba.testing import FaultyStore, LatencyStore
 
-from .harness import EAGER, ITEMS, dump, keys, open_database, opened, put
+from .harness import EAGER, ITEMS, LAZY, dump, keys, open_database, opened, put
 
 pytestmark = pytest.mark.anyio
 
