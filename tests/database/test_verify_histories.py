@@ -287,19 +287,19 @@ async def test_an_owner_that_commits_without_end_does_not_keep_the_reader() -> N
 
 
 class _Growing(MemoryStore):
-    """An owner that commits, and takes a checkpoint, whenever the checkpoints are listed."""
+    """An owner that commits, and takes a checkpoint, when the reader lists the checkpoints."""
 
     owner: Database | None = None
+    reader: asyncio.Task[object] | None = None
     listings = 0
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         owner = self.owner
-        if prefix == "checkpoints/" and owner is not None:
-            self.owner = None
+        reading = asyncio.current_task() is self.reader
+        if prefix == "checkpoints/" and owner is not None and reading:
             self.listings += 1
             await put(owner, 1, b"%d" % self.listings)
             await owner.checkpoint()
-            self.owner = owner
         async for info in super().list(prefix, start_after):
             yield info
 
@@ -309,7 +309,7 @@ async def test_a_log_that_grows_right_after_its_tail_was_read() -> None:
     owner = await open_database(store, config=DatabaseConfig(keep_checkpoints=100))
     await put(owner, 1)
     await owner.checkpoint()
-    store.owner = owner
+    store.owner, store.reader = owner, asyncio.current_task()
     report = await verify(store)
     store.owner = None
     await owner.close()
