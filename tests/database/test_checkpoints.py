@@ -526,6 +526,9 @@ async def test_what_cannot_be_collected_does_not_fail_the_checkpoint() -> None:
         await put(database, i, bytes(9000))
         store.fail("delete", times=1000)
         await database.checkpoint()
+        if i == 0:
+            await database.collect()  # there is nothing yet that may go
+            continue
         with pytest.raises(StoreUnavailable):
             await database.collect()
     assert len([info async for info in store.list("checkpoints/")]) == 3

@@ -236,9 +236,8 @@ def test_what_somebody_else_collects_meanwhile_is_no_error() -> None:
         store.fail = vanish
         before = await keys(memory)
         done = await collect(store, published[-1], keep=2)
-        assert (done.cut, done.entries) == (published[-1].position.seq, done.entries)
-        assert published[-1].position.seq in await seqs(memory)
-        assert len(await keys(memory)) < len(before)
+        assert done.kept == (published[-1].position.seq,)
+        assert await keys(memory) == before  # with fewer than two it is not known what may go
         assert await read_words(memory) == words()
 
     run(main())

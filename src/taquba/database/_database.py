@@ -71,6 +71,7 @@ class Transaction:
         state.control(_SAVEPOINT)
         state.in_transaction = True
         self._before = state.connection.total_changes()
+        self.execute = database.execute  # of now: the state may have moved to other memory
         return self
 
     def __exit__(

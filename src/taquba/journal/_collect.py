@@ -72,7 +72,7 @@ async def collect(
     Args:
         store: Where the log is.
         checkpoint: A published checkpoint of the caller's own log; nothing at or after it goes.
-        keep: Checkpoints to keep at least, of the newest.
+        keep: Checkpoints to keep at least, of the newest. While there are fewer, nothing goes.
         since_ms: Keep, too, what the states as of this moment and all later ones need: see
             `taquba.journal._history`.
         batch: Keys per deletion request.
@@ -115,13 +115,12 @@ async def collect(
         if len(kept) >= keep and seq <= own and old:
             cut = seq
             break
-    if cut is None and since_ms is None:
-        cut = kept[-1]
     kept.reverse()
     for seq in [seq for seq in times if seq not in set(kept)]:
         del times[seq]
     if cut is None:
-        # No checkpoint is old enough, so all that is there may be history.
+        # Fewer checkpoints than `keep`, which a reader that is a little behind must not pay for
+        # with starting over; or none that is old enough, so all that is there may be history.
         return Collected(cut=0, entries=0, checkpoints=0, kept=tuple(kept))
     doomed = [checkpoint_key(seq) for seq in seqs if seq < cut]
     for start in range(0, len(doomed), batch):

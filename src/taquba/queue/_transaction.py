@@ -135,7 +135,7 @@ class QueueTransaction:
         return self._now_ms
 
     def __enter__(self) -> QueueTransaction:
-        self._tx.__enter__()
+        self.execute = self._tx.__enter__().execute
         return self
 
     def __exit__(
