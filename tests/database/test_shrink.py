@@ -76,6 +76,22 @@ async def test_what_was_drained_is_given_back_while_nothing_happens() -> None:
         assert dump(again) == before
 
 
+async def test_a_transaction_that_was_made_before_the_state_moved() -> None:
+    """It works on the state as it is when the transaction begins."""
+    database = await open_database(MemoryStore())
+    await _fill(database)
+    early = database.transaction()
+    connection = database._state.connection
+    await _drain(database)
+    await _until(_idle(database))
+    assert database._state.on_disk or database._state.connection is not connection
+    with early as tx:
+        tx.execute("INSERT INTO items VALUES (1, x'01', 'late')")
+    await tx.durable()
+    assert database.execute("SELECT tag FROM items").fetchall() == [("late",)]
+    await database.close()
+
+
 async def test_what_was_drained_is_given_back_beside_the_work() -> None:
     """A batch is open at all times, so only the moments after a seal are left for it."""
     store = MemoryStore()
