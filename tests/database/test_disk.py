@@ -16,7 +16,7 @@ import pytest
 
 from taquba import Queue
 from taquba.clock import ManualClock
-from taquba.database import Database, DatabaseConfig
+from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.database._chunks import ChunkStore
 from taquba.errors import InvalidArgument, StateFull
 from taquba.objectstore import MemoryStore
@@ -200,6 +200,45 @@ async def test_a_disk_too_small_for_the_state_is_named_at_opening(
     again = await _open(store, _config(tmp_path))
     assert len(dump(again)["items"]) == 200
     await again.close()
+
+
+@pytest.mark.parametrize("room", [0, 4096, 8192, 12_288, 16_384, 20_480])
+async def test_a_disk_that_is_full_when_a_store_is_made_is_named(tmp_path: Path, room: int) -> None:
+    """Whatever does not fit any more: the first page, or the tables of a module."""
+    store = MemoryStore()
+    with _full_from(room), pytest.raises(StateFull, match="scratch.*make room"):
+        await _open(store, _config(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    database = await _open(store, _config(tmp_path))
+    await put(database, 1)
+    await database.close()
+
+
+async def test_a_disk_that_is_full_when_a_module_is_added_is_no_fault_of_the_module(
+    tmp_path: Path,
+) -> None:
+    database = await _open(MemoryStore(), _config(tmp_path))
+    statements = [f"CREATE TABLE t{i} (k INTEGER NOT NULL PRIMARY KEY)" for i in range(100)]
+    module = SchemaModule(name="large", version=1, statements=tuple(statements))
+    with _full_from(100_000), pytest.raises(StateFull, match="scratch.*make room"):
+        await database.add_module(module)
+    with pytest.raises(StateFull):
+        await put(database, 1)
+    await database.close()
+
+
+async def test_a_disk_that_is_full_when_a_batch_ends_is_named(tmp_path: Path) -> None:
+    """A layer above may write just before an entry is sealed, as the queue does."""
+    database = await _open(MemoryStore(), _config(tmp_path))
+
+    def write() -> None:
+        for i in range(1000, 2000):
+            database.execute("INSERT INTO items VALUES (?, ?, NULL)", (i, bytes(1000)))
+
+    database.before_seal(write)
+    with _full_from(100_000), pytest.raises(StateFull, match="scratch.*make room"):
+        await put(database, 1)
+    await database.close()
 
 
 async def test_memory_that_is_used_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,8 +183,11 @@ class Machine:
     def seal(self, seq: int) -> bytes | None:
         state = self.state
         if state.session is not None:
-            for callback in self.before_seal:
-                callback()
+            try:
+                for callback in self.before_seal:
+                    callback()
+            except NO_ROOM as error:
+                raise state.no_room(error) from error
         body = state.seal()
         self._sealed_size = 0 if body is None else len(body)
         if body is None and self._checkpointer is not None and self._journal is not None:

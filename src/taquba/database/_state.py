@@ -80,9 +80,16 @@ class State:
         """As `execute`, without the price of a cursor of its own: for what has no rows."""
 
     def create(self) -> None:
-        """Make an empty database what every database begins as."""
-        self.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
-        self.execute(MODULES_TABLE)
+        """Make an empty database what every database begins as.
+
+        Raises:
+            StateFull: There is no room for it.
+        """
+        try:
+            self.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
+            self.execute(MODULES_TABLE)
+        except NO_ROOM as error:
+            raise self.no_room(error) from error
         self.tables_changed()
 
     def tables_changed(self) -> None:
@@ -185,6 +192,7 @@ class State:
         Raises:
             InvalidSchema: A statement is wrong, or the tables would not be replicated; nothing
                 was changed.
+            StateFull: There is no room for it.
         """
         at_rest = self.come_to_rest()
         assert at_rest
@@ -193,13 +201,17 @@ class State:
             for statement in statements:
                 self.execute(statement).fetchall()
             check_tables(self.connection)
+            self.execute("COMMIT")
         except BaseException as error:
-            self.execute("ROLLBACK")
+            if self.connection.in_transaction:  # SQLite may have rolled it back by itself
+                self.execute("ROLLBACK")
             self._changes = self.connection.total_changes()  # what was rolled back counts too
+            if isinstance(error, NO_ROOM):
+                self.problem = self.no_room(error)
+                raise self.problem from error
             if isinstance(error, apsw.Error):
                 raise InvalidSchema(f"a statement of a schema module failed: {error}") from error
             raise
-        self.execute("COMMIT")
         self._changes = self.connection.total_changes()
         self._statements.extend(statements)
         self.tables_changed()
