@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import resource
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -230,6 +232,28 @@ async def test_a_missing_entry_is_damage(tmp_path: Path) -> None:
     for at in (None, datetime(2027, 1, 1, tzinfo=UTC)):
         with pytest.raises(CorruptStore, match="missing"):
             await export_state(store, tmp_path / "a.db", at=at)
+
+
+@pytest.mark.parametrize("room", [0, 4096, 50_000, 150_000])
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_a_full_disk_is_no_damage(tmp_path: Path, room: int, checkpointed: bool) -> None:
+    """Whoever is told of damage restores a backup, and there is nothing to restore."""
+    store = MemoryStore()
+    async with opened(store) as database:
+        for i in range(200):
+            await put(database, i, os.urandom(1000))
+        if checkpointed:
+            await database.checkpoint()
+        await put(database, 7, b"changed")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError):
+            await export_state(store, tmp_path / "a.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    await export_state(store, tmp_path / "a.db")
 
 
 async def test_bad_arguments(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from taquba.database._apply import apply_body
 from taquba.database._checkpoints import latest
 from taquba.database._chunks import CHUNK_PREFIX, ChunkStore, Contents
 from taquba.database._schema import MODULES_TABLE, table_names
+from taquba.database._state import NO_ROOM
 from taquba.errors import CorruptStore, HistoryNotKept, InvalidArgument
 from taquba.journal import (
     START,
@@ -173,10 +174,8 @@ class _Export:
             exported = await self._replay(connection, base)
             connection.execute("COMMIT")
             return exported
-        except apsw.FullError as error:
-            raise OSError(
-                f"{self._path!r} cannot be written: {error}. Is the disk full?"
-            ) from error
+        except NO_ROOM as error:
+            raise self._unwritable(error) from error
         except (apsw.NotADBError, apsw.CorruptError) as error:
             name = "the log" if base is None else f"checkpoint {base.position.seq}"
             raise CorruptStore(f"{name} is damaged: SQLite says {error}") from error
@@ -235,7 +234,7 @@ class _Export:
                     position = after
                     if entry.kind is Kind.ORDINARY:
                         name = f"journal entry {entry.seq}"
-                        tables = apply_body(connection, tables, name, entry.body) or tables
+                        tables = self._apply(connection, tables, name, entry.body)
                         committed_at_ms = latest(committed_at_ms, entry.committed_at_ms)
                         entries += 1
                         await asyncio.sleep(0)
@@ -256,6 +255,19 @@ class _Export:
             checkpoint_seq=None if base is None else base.position.seq,
             entries=entries,
         )
+
+    def _apply(
+        self, connection: apsw.Connection, tables: frozenset[str], name: str, body: bytes
+    ) -> frozenset[str]:
+        try:
+            return apply_body(connection, tables, name, body) or tables
+        except CorruptStore as error:
+            if isinstance(error.__cause__, NO_ROOM):
+                raise self._unwritable(error.__cause__) from error
+            raise
+
+    def _unwritable(self, error: apsw.Error) -> OSError:
+        return OSError(f"{self._path!r} cannot be written: {error}. Is the disk full?")
 
     def _is_later(self, entry: Entry) -> bool:
         return self._at_ms is not None and entry.committed_at_ms > self._at_ms
