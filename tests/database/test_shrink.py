@@ -12,6 +12,8 @@ import apsw
 import pytest
 
 from taquba.database import Database
+from taquba.database._schema import MODULES_TABLE
+from taquba.database._state import Moving, State
 from taquba.objectstore import MemoryStore
 from taquba.testing import FaultyStore
 
@@ -200,3 +202,53 @@ async def test_giving_back_sends_no_request_and_ends() -> None:
     assert not database._shrinker._due.is_set()
     assert len(store.requests) == before
     await database.close()
+
+
+async def test_a_copy_that_finds_no_memory_is_given_up_and_stops_no_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is made amid commits, and only to take less: nobody's work depends on it."""
+    attempts = 0
+
+    def fail(*_: object) -> bool:
+        nonlocal attempts
+        attempts += 1
+        raise apsw.NoMemError("out of memory")
+
+    monkeypatch.setattr(Moving, "step", fail)
+    store = MemoryStore()
+    database = await open_database(store)
+    await _fill(database)
+    await _drain(database, "key % 100 <> 7")
+    for i in range(1000):
+        await put(database, i, b"beside it")
+    await _until(_idle(database))
+    assert attempts == (0 if database._state.on_disk else 1)
+    await database.checkpoint()
+    before = dump(database)
+    await database.close()
+    async with opened(store) as again:
+        assert dump(again) == before
+
+
+async def test_a_file_that_cannot_shrink_holds_up_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose tables were made before it was told to."""
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "create", _create_without_vacuum)
+        database = await open_database(MemoryStore())
+    await _fill(database)
+    await _drain(database, "key % 100 <> 7")
+    before = dump(database)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(database.checkpoint(), 10)
+    await _until(_idle(database))
+    assert dump(database) == before
+    await database.close()
+
+
+def _create_without_vacuum(state: State) -> None:
+    state.execute(MODULES_TABLE)
+    state.tables_changed()
