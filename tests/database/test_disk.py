@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
 import resource
@@ -16,12 +17,12 @@ import pytest
 
 from taquba import Queue
 from taquba.clock import ManualClock
-from taquba.database import Database, DatabaseConfig, SchemaModule
+from taquba.database import Database, DatabaseConfig, Replica, SchemaModule
 from taquba.database._chunks import ChunkStore
 from taquba.errors import InvalidArgument, StateFull
 from taquba.objectstore import MemoryStore
 
-from .harness import ITEMS, LAZY, dump, open_database, put
+from .harness import ITEMS, LAZY, dump, open_database, opened, put
 
 pytestmark = pytest.mark.anyio
 
@@ -239,6 +240,27 @@ async def test_a_disk_that_is_full_when_a_batch_ends_is_named(tmp_path: Path) ->
     with _full_from(100_000), pytest.raises(StateFull, match="scratch.*make room"):
         await put(database, 1)
     await database.close()
+
+
+@pytest.mark.parametrize("cache", [_CACHE, 4 * 1024 * 1024])
+async def test_a_disk_that_is_full_amid_a_large_entry_ends_a_follower_by_its_name(
+    tmp_path: Path, cache: int
+) -> None:
+    """With a large cache, what an entry changed is written only at its end."""
+    store = MemoryStore()
+    async with opened(store) as owner:
+        await put(owner, 1)
+        config = dataclasses.replace(_config(tmp_path), cache_bytes=cache)
+        replica = await Replica.open(store, [ITEMS], clock=ManualClock(), config=config)
+        with owner.transaction() as tx:
+            for i in range(2, 200):
+                tx.execute("INSERT INTO items VALUES (?, ?, NULL)", (i, os.urandom(2000)))
+        await tx.durable()
+        with _full_from(100_000), pytest.raises(StateFull, match="scratch.*make room"):
+            await replica.refresh()
+        assert isinstance(replica.failure, StateFull)
+        await replica.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_memory_that_is_used_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from taquba.database._body import decode_body, encode_body
+from taquba.database._state import NO_ROOM
 from taquba.errors import CorruptStore
 
 if TYPE_CHECKING:
@@ -95,4 +96,7 @@ def _apply(machine: Machine, entry: Entry) -> Iterator[None]:
         # Rows exchange unique values, or it is damaged indeed: then this says so.
         machine.apply(entry)
         return
-    execute("RELEASE slices")
+    try:
+        execute("RELEASE slices")  # writes what was not written before
+    except NO_ROOM as error:
+        raise machine.state.no_room(error) from error
