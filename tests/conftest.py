@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -19,6 +20,15 @@ SERVERS = Path(__file__).parent / "servers"
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Commands and simulations that run in this process quieten the library's logger."""
+    logger = logging.getLogger("taquba")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @contextlib.contextmanager

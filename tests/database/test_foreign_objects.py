@@ -143,9 +143,23 @@ async def test_a_foreign_object_that_a_writer_runs_into() -> None:
         assert [row[0] for row in dump(database)["items"]] == [1]
 
 
+class _Telling(LocalStore):
+    """Says when a create has failed. It works in threads, which know nothing of the clock."""
+
+    failed: asyncio.Event
+
+    async def create(self, key: str, data: bytes) -> None:
+        try:
+            await super().create(key, data)
+        except StoreError:
+            self.failed.set()
+            raise
+
+
 async def test_a_folder_in_the_place_of_an_entry(tmp_path: Path) -> None:
     """In a local folder: the name can neither be created nor read."""
-    folder = LocalStore(tmp_path)
+    folder = _Telling(tmp_path)
+    folder.failed = asyncio.Event()
     clock = ManualClock()
     store = RetryingStore(folder, clock=clock, policy=RetryPolicy(attempts=1))
     database = await Database.open(store, [ITEMS], clock=clock)
@@ -153,6 +167,7 @@ async def test_a_folder_in_the_place_of_an_entry(tmp_path: Path) -> None:
     key = entry_key(database.position.seq)
     (tmp_path / key).mkdir()
     waiting = asyncio.ensure_future(put(database, 2))
+    await folder.failed.wait()
     closing = asyncio.ensure_future(database.close(timeout=5))
     while not closing.done():
         await clock.advance(1)
