@@ -7,7 +7,7 @@ import math
 import os
 import resource
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -269,6 +269,21 @@ async def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await export_state(store, tmp_path / "absent" / "a.db")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+async def test_the_first_and_the_last_moment_of_every_time_zone(tmp_path: Path) -> None:
+    """Some of them have no name in UTC."""
+    store = MemoryStore()
+    async with opened(store) as database:
+        await put(database, 1)
+    for hours in (-14, 0, 14):
+        zone = timezone(timedelta(hours=hours))
+        with pytest.raises(HistoryNotKept, match="no state as of 0001-01-01T"):
+            await export_state(store, tmp_path / "a.db", at=datetime.min.replace(tzinfo=zone))
+        whole = await export_state(
+            store, tmp_path / f"{hours}.db", at=datetime.max.replace(tzinfo=zone)
+        )
+        assert whole.entries == 2
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:

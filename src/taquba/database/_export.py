@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "export_state"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,8 @@ def _milliseconds(at: datetime) -> int:
             f"at is {at.isoformat()}, without a time zone: say which one, for example "
             f"{at.isoformat()}+00:00"
         )
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+    at_ms = (at - _EPOCH) // timedelta(milliseconds=1)
+    return max(at_ms, _FIRST_MS)  # east of UTC there are moments that UTC has no name for
 
 
 def _publish(scratch: str, path: str) -> None:
