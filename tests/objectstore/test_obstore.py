@@ -676,6 +676,7 @@ async def test_the_key_of_somebody_else(azure_server: Server) -> None:
     with pytest.raises(StoreAccessDenied, match="HTTP 403") as caught:
         await open_store(f"{azure_server['url']}/app", driver="obstore", **options)
     assert options["account_key"] not in str(caught.value)
+    assert "set AZURE_STORAGE_CONNECTION_STRING" in str(caught.value)  # what to do about it
 
 
 # -- closing ---------------------------------------------------------------------------------

@@ -27,13 +27,12 @@ from azure.core.pipeline.policies import ContentDecodePolicy
 from azure.core.pipeline.transport import AioHttpTransport
 
 from taquba.errors import (
-    BucketNotFound,
     InvalidArgument,
     StoreAccessDenied,
     StoreError,
     StoreUnavailable,
 )
-from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS
+from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS, azure_hint
 from taquba.objectstore._bucket import kind_of_status
 from taquba.objectstore._http import Body, for_each, is_untrusted_certificate
 
@@ -214,7 +213,7 @@ class AzureDriver:
             if status < 300:  # a success that cannot be one
                 kind = StoreUnavailable
             words = f"{_first_line(error)} (HTTP {status}, {code})"
-            return kind, f"{words}{_hint(kind, code)}"
+            return kind, f"{words}{azure_hint(kind, code)}"
         kind_without = _kind_without_answer(error)
         if kind_without is None:
             return None
@@ -308,16 +307,6 @@ def _code(error: HttpResponseError) -> str:
 def _first_line(error: Exception) -> str:
     # The others hold the whole answer, with the request that it was.
     return str(error).partition("\n")[0]
-
-
-def _hint(kind: type[StoreError], code: str) -> str:
-    if kind is BucketNotFound:
-        return "; create the container first"
-    if code == "AuthorizationPermissionMismatch":
-        return "; the credentials need the role Storage Blob Data Contributor on the container"
-    if kind is StoreAccessDenied:
-        return f"; {AZURE_CREDENTIALS}"
-    return ""
 
 
 def _kind_without_answer(error: Exception) -> type[StoreError] | None:

@@ -9,7 +9,7 @@ from taquba.errors import (
     StoreError,
 )
 
-__all__ = ["AZURE_CREDENTIALS", "AZURE_KINDS"]
+__all__ = ["AZURE_CREDENTIALS", "AZURE_KINDS", "azure_hint"]
 
 AZURE_CREDENTIALS = (
     "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and "
@@ -28,3 +28,14 @@ AZURE_KINDS: dict[str, type[StoreError]] = {
     "SnapshotsPresent": StoreError,
 }
 """Error codes that say more than their status, which is 409 for most of them."""
+
+
+def azure_hint(kind: type[StoreError], code: str) -> str:
+    """What to do about an answer that refuses."""
+    if kind is BucketNotFound:
+        return "; create the container first"
+    if code == "AuthorizationPermissionMismatch":
+        return "; the credentials need the role Storage Blob Data Contributor on the container"
+    if kind is StoreAccessDenied:
+        return f"; {AZURE_CREDENTIALS}"
+    return ""

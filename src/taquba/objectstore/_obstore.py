@@ -18,7 +18,7 @@ from taquba.errors import (
     StoreError,
     StoreUnavailable,
 )
-from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS
+from taquba.objectstore._azure_codes import AZURE_CREDENTIALS, AZURE_KINDS, azure_hint
 from taquba.objectstore._bucket import BucketStore, kind_of_status, split_path
 from taquba.objectstore._s3 import CREDENTIALS_HINT, hint_of_answer, kind_of_code
 
@@ -271,7 +271,7 @@ class ObstoreDriver:
     def _hint(self, status: int, code: str, operation: str) -> str:
         if not self._azure:
             return hint_of_answer(status, code, operation)
-        return "; create the container first" if code == "ContainerNotFound" else ""
+        return azure_hint(self._kind_of_answer(status, code, operation), code)
 
     def _kind_of_answer(self, status: int, code: str, operation: str) -> type[StoreError]:
         if not self._azure:
