@@ -92,6 +92,18 @@ def test_no_store(content: list[str], tmp_path: Path, capsys: pytest.CaptureFixt
         assert "holds no taquba store" in capsys.readouterr().err
 
 
+def test_a_url_that_lacks_a_slash_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("info", "verify"):
+        assert main([verb, "s3:/bucket/app"]) == 2
+        assert "lacks slashes: write s3://bucket" in capsys.readouterr().err
+
+
+def test_a_file_is_not_called_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(["info", str(tmp_path / "file")]) == 2
+    assert "is a file: give the folder" in capsys.readouterr().err
+
+
 def test_what_a_month_costs() -> None:
     """One entry a second, and every 1,000 seconds a checkpoint of 9 new chunks."""
     rate = Rate(

@@ -120,9 +120,11 @@ async def opened(options: argparse.Namespace, clock: Clock) -> ObjectStore:
             raise Usage(f"--option {name}=…: that is not an option of the store's client")
     if (
         scheme(options.url) == "file"
-        and "://" not in options.url
-        and not os.path.isdir(os.path.expanduser(options.url))
+        and not re.match(r"(s3a?|gs|gcs|az|abfss?|file|memory|https?):", options.url, re.IGNORECASE)
+        and not os.path.isdir(path := os.path.expanduser(options.url))
     ):
+        if os.path.exists(path):
+            raise Usage(f"{options.url!r} is a file: give the folder that holds the store")
         raise Usage(f"there is no folder {options.url!r}")
     return await open_store(
         options.url, read_only=True, clock=clock, driver=options.driver, **storage_options
