@@ -69,6 +69,24 @@ def test_what_nobody_needs_is_counted_and_priced(
     assert "1 list and 1 delete, $ 0.006" in shown
 
 
+def test_nothing_is_called_superfluous_that_a_damaged_manifest_may_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = made(tmp_path / "app")
+    warning = "While there is damage, delete none of these"
+    (tmp_path / "app" / "chunks" / f"{1:010d}-{'0' * 64}").write_bytes(b"x" * 2000)
+    assert main(["verify", url]) == 0
+    assert warning not in capsys.readouterr().out
+    for manifest in objects(tmp_path / "app", "checkpoints"):
+        manifest.write_bytes(manifest.read_bytes()[:-9])
+    assert main(["verify", url]) == 1
+    shown = capsys.readouterr().out
+    assert "unnamed chunks" in shown
+    assert warning in shown
+    assert main(["export", url, str(tmp_path / "state.db")]) == 1
+    assert "'taquba verify' tells what is lost" in capsys.readouterr().err
+
+
 def test_counters_that_lie_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A queue counts wrong: every byte is as it was written, and yet something is not right."""
 

@@ -47,7 +47,7 @@ async def export_command(options: argparse.Namespace, clock: Clock) -> int:
         print(
             f"{path}: {size(written)}, the state after entry {exported.position.seq - 1}, "
             f"committed {time(exported.committed_at_ms)} "
-            f"({_base(exported)} and {amount(exported.entries, 'entry', 'entries')})"
+            f"({_sources(exported)})"
         )
     return 0
 
@@ -70,9 +70,10 @@ def _check(path: str, force: bool) -> None:
             )
 
 
-def _base(exported: Exported) -> str:
+def _sources(exported: Exported) -> str:
+    entries = amount(exported.entries, "entry", "entries")
     seq = exported.checkpoint_seq
-    return "the whole journal" if seq is None else f"checkpoint {seq}"
+    return f"{entries} from the start" if seq is None else f"checkpoint {seq} and {entries}"
 
 
 def _as_json(path: str, written: int, exported: Exported) -> dict[str, object]:

@@ -104,6 +104,8 @@ def _failed(options: argparse.Namespace, error: Exception, status: int) -> int:
         traceback.print_exception(error)
     else:
         message = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, CorruptStore) and options.verb != "verify":
+            message += "; 'taquba verify' tells what is lost, if anything"
         print(f"taquba {options.verb}: {message}", file=sys.stderr)
     return status
 

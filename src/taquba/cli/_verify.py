@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["verify_command"]
 
+_KEEP_WHILE_DAMAGED = (
+    "While there is damage, delete none of these: a damaged object may need them once it is "
+    "restored."
+)
+
 _PAUSE = 0.1
 """Seconds between two updates of the line that tells how far it is."""
 
@@ -125,6 +130,8 @@ def _orphans(report: VerifyReport, prices: Prices) -> str:
         paragraph(f"{orphans.kind}: {orphans.note}", indent="  ")
         for orphans in report.survey.orphans
     ]
+    if not report.clean:
+        notes.append(paragraph(_KEEP_WHILE_DAMAGED, indent="  "))
     return "\n".join([table(rows, right=(1, 2)), *notes])
 
 
