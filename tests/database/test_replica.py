@@ -702,6 +702,35 @@ async def test_reading_cannot_change_anything() -> None:
                 await replica.query("INSERT INTO items VALUES (5, NULL, NULL)")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "PRAGMA query_only = OFF",
+        "SELECT 1; PRAGMA query_only = OFF; DELETE FROM items",
+        "-- harmless\nEXPLAIN PRAGMA query_only = OFF",
+        "PRAGMA max_page_count = 1",
+        "WITH one AS (SELECT 1) DELETE FROM items",
+        "BEGIN",
+        "SAVEPOINT one",
+        "ATTACH ':memory:' AS other",
+    ],
+)
+async def test_reading_cannot_unlock_or_bend_the_copy(statement: str) -> None:
+    """SQLite takes these for statements that only read, and yet what is shown could be wrong, or
+    following could end, after them.
+    """
+    memory = MemoryStore()
+    async with opened(memory) as database, following(memory) as replica:
+        await put(database, 1)
+        await replica.refresh()
+        with pytest.raises(InvalidState, match="only reads"):
+            await replica.query(statement)
+        assert await replica.query("/* fine */ SELECT 1; VALUES (2); -- done") == [(1,), (2,)]
+        await put(database, 2)
+        await replica.refresh()
+        assert content(replica) == dump(database)
+
+
 # -- waiting ------------------------------------------------------------------------------------
 
 

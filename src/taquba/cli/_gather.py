@@ -177,8 +177,8 @@ def _contents(
         )
     ]
     tables = tuple(Table(name=name, rows=_count(replica, name)) for name in names)
-    ((pages,),) = replica.rows("PRAGMA page_count")
-    ((page,),) = replica.rows("PRAGMA page_size")
+    ((pages,),) = replica.rows("SELECT page_count FROM pragma_page_count")
+    ((page,),) = replica.rows("SELECT page_size FROM pragma_page_size")
     return tables, _queues(replica, names), int(pages) * int(page)
 
 

@@ -22,6 +22,7 @@ import apsw
 
 from taquba.database._machine import Machine
 from taquba.database._schema import MODULES_TABLE, SchemaModule
+from taquba.database._select import select
 from taquba.database._slices import Gradually
 from taquba.errors import CorruptStore, IncompatibleStore, InvalidState
 from taquba.journal import START, Checkpoint, Entry, Kind, Overtaken, Position, Tail
@@ -111,8 +112,8 @@ class Mirror:
             _protect(self.machine, True)
         try:
             if self._ready:
-                return self.machine.state.execute(sql, tuple(parameters)).fetchall()
-            return self._blank.execute(sql, tuple(parameters)).fetchall()
+                return select(self.machine.state.connection, sql, parameters)
+            return select(self._blank, sql, parameters)
         except apsw.ReadOnlyError as error:
             raise InvalidState(f"a follower only reads: {error}") from error
 
