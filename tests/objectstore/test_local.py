@@ -350,7 +350,7 @@ async def test_not_writable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
     calls = Calls(monkeypatch, root)
     calls.failing["mkdir ."] = PermissionError(errno.EACCES, "Permission denied")
     store = LocalStore(root)
-    with pytest.raises(StoreAccessDenied, match="Permission denied") as caught:
+    with pytest.raises(StoreAccessDenied, match="Permission denied; this user must be") as caught:
         await store.prepare()
     assert str(root) in str(caught.value)
     await store.close()

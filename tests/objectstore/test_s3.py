@@ -332,6 +332,17 @@ async def test_a_certificate_that_does_not_fit_is_no_passing_trouble() -> None:
     assert driver.classify(KeyError("a bug"), "get") is None
 
 
+async def test_an_address_is_asked_for_where_none_answers() -> None:
+    from botocore.exceptions import EndpointConnectionError
+
+    error = EndpointConnectionError(endpoint_url="https://s3")
+    classified = S3Driver(None, "bucket").classify(error, "get")
+    assert classified is not None
+    assert "check the address" in classified[1]
+    with pytest.raises(InvalidArgument, match="write endpoint_url as http"):
+        await open_store("s3://bucket/app", key="a", secret="b", endpoint_url="127.0.0.1:9")
+
+
 # -- requests --------------------------------------------------------------------------------
 
 

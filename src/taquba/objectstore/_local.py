@@ -209,7 +209,11 @@ class LocalStore:
         elif error.errno in _MAY_PASS:
             kind = StoreUnavailable
         what = f"{operation} {key!r} in {self._root}" if key else f"{operation} {self._root}"
-        return kind, f"{what}: {error.strerror or error}"
+        hint = ""
+        if kind is StoreAccessDenied:
+            access = "read" if operation in ("get", "get_range", "list") else "read and write"
+            hint = f"; this user must be able to {access} the folder"
+        return kind, f"{what}: {error.strerror or error}{hint}"
 
     def _what_is_wrong_with_root(self) -> str:
         parent = self._root.parent

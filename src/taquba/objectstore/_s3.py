@@ -193,7 +193,10 @@ class S3Driver:
             try:
                 await self._fs.set_session()
             except (TypeError, ValueError) as error:
-                raise InvalidArgument(f"storage options for s3fs: {error}") from error
+                hint = ""
+                if str(error).startswith("Invalid endpoint"):
+                    hint = "; write endpoint_url as http://… or https://…"
+                raise InvalidArgument(f"storage options for s3fs: {error}{hint}") from error
             self._connected = True
 
     def classify(self, error: Exception, operation: str) -> tuple[type[StoreError], str] | None:
@@ -208,6 +211,8 @@ class S3Driver:
         if kind is None:
             return None
         hint = CREDENTIALS_HINT if type(error).__name__ in _NO_CREDENTIALS else ""
+        if type(error).__name__ == "EndpointConnectionError":
+            hint = "; check the address (endpoint_url, or the region) and the network"
         return kind, f"{type(error).__name__}: {error}{hint}"
 
 
