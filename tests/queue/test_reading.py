@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from taquba import Follower, JobPage, JobState, Queue, QueueConfig, QueueStats
-from taquba.errors import InvalidArgument, InvalidType, ValueTooLarge
+from taquba.errors import InvalidArgument, InvalidState, InvalidType, ValueTooLarge
 from taquba.queue import QueueReader, _listing
 from tests.queue.harness import World, counts, die, take
 
@@ -326,6 +326,17 @@ async def test_rows_of_the_state(readers: Readers, queue: Queue) -> None:
 
 
 # -- durability ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM jobs", "BEGIN", "PRAGMA query_only = ON"])
+async def test_reading_refuses_what_changes(readers: Readers, queue: Queue, sql: str) -> None:
+    """An owner that ran one of these could commit nothing more."""
+    await queue.enqueue("q", b"")
+    reader = await readers.of(queue)
+    with pytest.raises(InvalidState, match="only reads"):
+        await reader.read(sql)
+    await queue.enqueue("q", b"")
+    assert (await queue.stats("q")).pending == 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from taquba.database._config import DatabaseConfig, DatabaseStatistics
 from taquba.database._machine import Machine
 from taquba.database._orphans import IsNamed, ObjectKeys, OrphanCollector, check_object_prefix
 from taquba.database._schema import SchemaModule
+from taquba.database._select import select
 from taquba.database._shrink import Shrinker
 from taquba.database._state import NO_ROOM, Execute
 from taquba.errors import Closed, InvalidState, TaqubaError
@@ -232,6 +233,16 @@ class Database:
     def transaction(self) -> Transaction:
         """A set of changes; use it with ``with``. Transactions do not nest."""
         return Transaction(self)
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of statements that others wrote.
+
+        Raises:
+            InvalidState: One would change something.
+        """
+        if self.execute == self._refuse_reading:
+            self._refuse_reading()
+        return select(self._state.connection, sql, parameters)
 
     async def barrier(self) -> None:
         """Wait until everything that is visible now is durable.

@@ -56,6 +56,6 @@ def _check(sql: str) -> None:
 
 def _refused() -> InvalidState:
     return InvalidState(
-        "a follower only reads: write SELECT, WITH … SELECT or VALUES; instead of a PRAGMA, "
+        "this only reads: write SELECT, WITH … SELECT or VALUES; instead of a PRAGMA, "
         "SELECT * FROM pragma_table_info('jobs')"
     )

@@ -158,6 +158,9 @@ class OwnState:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._core.database.execute(sql, parameters).fetchall()
 
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._core.database.select(sql, parameters)
+
     def queue_name(self, number: int) -> str:
         return self._core.lanes_by_number[number].name
 

@@ -224,7 +224,7 @@ class _Copy:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.enter = replica.enter
-        self.rows = replica.rows
+        self.rows = self.select = replica.rows
 
     def queue_name(self, number: int) -> str:
         [(name,)] = self.rows("SELECT name FROM queues WHERE number = ?", (number,))

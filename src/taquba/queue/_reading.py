@@ -31,6 +31,10 @@ class Source(Protocol):
         """Rows of the state as this process sees it."""
         ...
 
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `rows`, for statements that users wrote: refuses those that change something."""
+        ...
+
     def queue_name(self, number: int) -> str:
         """The name of a queue that has this number in the tables."""
         ...
@@ -184,9 +188,13 @@ class QueueReader:
         return stats
 
     async def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of the state (SQLite). What it reports is durable."""
+        """Rows of the state (SQLite). What it reports is durable.
+
+        Raises:
+            InvalidState: A statement would change something.
+        """
         await self._source.enter()
-        rows = self._source.rows(sql, parameters)
+        rows = self._source.select(sql, parameters)
         await self._source.leave()
         return rows
 
