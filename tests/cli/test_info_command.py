@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from taquba import Queue
 from taquba.cli import main
 from taquba.cli._gather import Rate
 from taquba.cli._main import run
@@ -49,6 +51,45 @@ def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "bytes": sum(path.stat().st_size for path in files),
     }
     assert info["stored"]["entries_since"]["count"] == 3
+
+
+def test_a_short_time_foretells_no_month(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = made(tmp_path / "app")
+    assert main(["info", url]) == 0
+    assert "too short a time to tell what a month costs" in capsys.readouterr().out
+    assert main(["info", url, "--json"]) == 0
+    assert told(capsys)["rate"]["dollars_per_month"] is None
+
+
+@pytest.mark.parametrize("price", [(), ("--price", "put=0.01")])
+def test_a_folder_costs_nothing_unless_a_price_is_given(
+    price: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taquba.cli._info._SHORTEST", 0.0)
+    url = made(tmp_path / "app")
+    assert main(["info", url, *price]) == 0
+    shown = capsys.readouterr().out
+    assert "a month at this rate" in shown
+    assert ("$" in shown) == bool(price)
+
+
+def test_epochs_that_only_loading_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = made(tmp_path / "app")
+
+    async def open_once_more() -> None:
+        async with Queue.open(url):
+            pass
+
+    asyncio.run(open_once_more())
+    assert main(["info", url, "--quick"]) == 0
+    assert "(1 newer than the newest checkpoint: --full lists them" in capsys.readouterr().out
+    assert main(["info", url]) == 0
+    assert "newer than the newest checkpoint" not in capsys.readouterr().out
 
 
 def test_quick_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

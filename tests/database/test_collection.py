@@ -134,6 +134,38 @@ async def test_twenty_thousand_objects_go_at_the_configured_rate_while_commits_g
     await database.close()
 
 
+async def test_processes_that_end_right_after_a_checkpoint_collect_too() -> None:
+    store = MemoryStore()
+    for number in range(6):
+        async with opened(store) as database:
+            await put(database, number)
+            await database.checkpoint()
+            await put(database, number, b"once more")
+    await check_tidy(store)
+
+
+async def test_closing_does_not_wait_long_for_a_collection() -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore())
+    database = await open_with(store, clock)
+    for number in range(3):
+        held = store.hold("delete") if number == 2 else None
+        await put(database, number)
+        await database.checkpoint()
+    assert held is not None
+    await held.arrived()
+    closing = asyncio.ensure_future(database.close())
+    await clock.advance(4)
+    assert not closing.done()
+    await clock.advance(2)
+    await closing
+    held.release()
+    await store.settle()
+    assert clock.sleeping == 0
+    async with opened(store) as again:
+        assert len(dump(again)["items"]) == 3
+
+
 async def test_what_a_collection_costs() -> None:
     """In requests; each lists, reads, and deletes once, however much there is to delete."""
     store = FaultyStore(MemoryStore())

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["info_command"]
 
+_SHORTEST = 60.0
+"""Seconds of entries from which the cost of a month is told."""
+
 
 async def info_command(options: argparse.Namespace, clock: Clock) -> int:
     """Look, print, and give the exit status."""
@@ -135,20 +138,34 @@ def _epochs(info: Info) -> str:
     ]
     text = table(rows, right=(0, 3, 4))
     older = len(info.position.epochs) - len(info.epochs)
-    return f"{text}\n({older:,} older)" if older else text
+    if older:
+        text += f"\n({older:,} older)"
+    newer = info.epoch - info.position.epoch
+    if newer:
+        text += f"\n({newer:,} newer than the newest checkpoint: --full lists them)"
+    return text
 
 
 def _requests(info: Info, prices: Prices) -> str:
     rate = info.rate
     if not rate.seconds:
         return "requests: too little was written to tell a rate"
-    month = rate.per_month()
-    return (
+    observed = (
         f"requests: {amount(rate.entries, 'entry', 'entries')} in {_span(rate.seconds)} "
-        f"({rate.entries / rate.seconds:.3g} a second)\n"
-        f"a month at this rate: {month.put:,.0f} PUT, {month.list:,.0f} LIST, "
-        f"{month.delete:,.0f} DELETE; {dollars(month.cost(prices))} at $ {prices.put:g}, "
-        f"{prices.list:g}, {prices.delete:g} per 1,000"
+        f"({rate.entries / rate.seconds:.3g} a second)"
+    )
+    if rate.seconds < _SHORTEST:
+        return f"{observed}: too short a time to tell what a month costs"
+    month = rate.per_month()
+    text = (
+        f"{observed}\na month at this rate: {month.put:,.0f} PUT, {month.list:,.0f} LIST, "
+        f"{month.delete:,.0f} DELETE"
+    )
+    if prices == Prices():
+        return text
+    return (
+        f"{text}; {dollars(month.cost(prices))} at $ {prices.put:g}, {prices.list:g}, "
+        f"{prices.delete:g} per 1,000"
     )
 
 
@@ -184,7 +201,7 @@ def _as_json(url: str, info: Info, prices: Prices, now_ms: int) -> dict[str, Any
         "rate": {
             **dataclasses.asdict(info.rate),
             "per_month": dataclasses.asdict(month),
-            "dollars_per_month": month.cost(prices) if info.rate.seconds else None,
+            "dollars_per_month": month.cost(prices) if info.rate.seconds >= _SHORTEST else None,
         },
         "prices": dataclasses.asdict(prices),
     }

@@ -44,7 +44,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from taquba.clock import seconds
+from taquba.clock import seconds, wait_for_event
 from taquba.database._chunks import ChunkStore, Contents
 from taquba.database._packs import CHUNK_PREFIX, chunk_key, is_chunk_key
 from taquba.errors import Closed, CommitUnknown, Fenced, StoreError, TaqubaError
@@ -241,6 +241,22 @@ class Collector:
             raise
         finally:
             self._tasks.discard(task)
+
+    async def finish(self, patience: float) -> None:
+        """Let a collection that is wanted, or under way, go through; not for longer than this.
+
+        Otherwise nothing would ever be deleted by processes that end soon after a checkpoint.
+        """
+        if self._ended is not None or not (self._wanted.is_set() or self._tasks):
+            return
+        ended = asyncio.Event()
+        collection = asyncio.ensure_future(self.collect())
+        collection.add_done_callback(lambda _: ended.set())
+        try:
+            await wait_for_event(ended, patience, self._clock)
+        finally:
+            collection.cancel()
+            await asyncio.gather(collection, return_exceptions=True)
 
     def failed(self, error: TaqubaError) -> None:
         """The journal stopped: so does collecting."""

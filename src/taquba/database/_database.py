@@ -35,6 +35,8 @@ _CLOSED = (
     "this store was closed here: its 'async with' block has ended, or close() was called; "
     "open it again to go on"
 )
+_PATIENCE = 5.0
+"""Seconds that closing waits, at most, for a collection to go through."""
 _SAVEPOINT = "SAVEPOINT work"
 _RELEASE = "RELEASE work"
 _ROLLBACK = "ROLLBACK TO work"
@@ -417,6 +419,8 @@ class Database:
     async def close(self, *, timeout: float | None = None) -> None:
         """Store what is committed, and let go. Safe to call twice; always terminates.
 
+        A collection that is due after a checkpoint goes through, if it takes a few seconds.
+
         Args:
             timeout: Seconds to wait for a store that does not answer; None waits for ever.
 
@@ -431,12 +435,16 @@ class Database:
     async def _close(self, timeout: float | None) -> None:
         if self._blocked is None:
             self._block(Closed(_CLOSED))
-        tasks = (self._checkpoints, self._collections, self._shrinking)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for work in (self._checkpointer, self._collector):
-            await work.close(self._blocked or Closed(_CLOSED))
+        ended = self._blocked or Closed(_CLOSED)
+        self._shrinking.cancel()
+        self._checkpoints.cancel()
+        await asyncio.gather(self._shrinking, self._checkpoints, return_exceptions=True)
+        await self._checkpointer.close(ended)
+        if self.failure is None:
+            await self._collector.finish(_PATIENCE if timeout is None else min(timeout, _PATIENCE))
+        self._collections.cancel()
+        await asyncio.gather(self._collections, return_exceptions=True)
+        await self._collector.close(ended)
         try:
             await self._journal.close(timeout=timeout)
         finally:
