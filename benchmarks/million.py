@@ -20,10 +20,12 @@ from typing import Any
 
 from _common import Options, Report, options, percentile, run
 from taquba import Queue
+from taquba.queue import Claim
 
 PAYLOAD = 200
 BATCH = 10_000
-CLAIMS = 2_000
+CLAIMS = 3_200
+SLOTS = 16
 STATES = ("memory", "disk")
 
 
@@ -72,7 +74,7 @@ async def reopen(folder: str, count: int, state: Any) -> dict[str, float]:
         if stats.pending + stats.claimed != count:
             raise RuntimeError(f"{stats} of {count} jobs")
         figures = {"open_s": seconds, "open_cpu_s": cpu, "resident_mb": resident}
-        figures |= claim_costs(await claim_some(queue))
+        figures |= await claim_some(queue)
         figures["peak_mb"] = peak_mb()
     return figures
 
@@ -81,28 +83,31 @@ async def few(folder: str, count: int, state: Any) -> dict[str, float]:
     """Claim from a folder with few jobs."""
     async with Queue.open(folder, state=state) as queue:
         await queue.enqueue_many("jobs", [os.urandom(PAYLOAD) for _ in range(count)])
-        return claim_costs(await claim_some(queue))
+        return await claim_some(queue)
 
 
-async def claim_some(queue: Queue) -> list[float]:
-    """CPU seconds of each of many claims, from a queue that stays as long as it is."""
-    costs: list[float] = []
+async def claim_some(queue: Queue) -> dict[str, float]:
+    """CPU of claims from a queue that stays as long as it is: of a worker with 16 slots.
+
+    The first claim of a batch also pays for beginning it, and is told apart.
+    """
+    first: list[float] = []
+    others: list[float] = []
     lane = queue._core.lane("jobs")
-    for _ in range(CLAIMS):
-        before = time.thread_time()
-        with queue.transaction() as tx:
-            claims = tx.claim(lane, 1, 30.0)
-        costs.append(time.thread_time() - before)
-        await queue.ack(claims[0])
-        await queue.enqueue("jobs", os.urandom(PAYLOAD))
-    return costs
-
-
-def claim_costs(costs: list[float]) -> dict[str, float]:
-    """The figures of these CPU seconds."""
+    for _ in range(CLAIMS // SLOTS):
+        claims: list[Claim] = []
+        for slot in range(SLOTS):
+            before = time.thread_time()
+            with queue.transaction() as tx:
+                claims += tx.claim(lane, 1, 30.0)
+            (others if slot else first).append(time.thread_time() - before)
+        await queue.barrier()
+        await asyncio.gather(*(queue.ack(claim) for claim in claims))
+        await queue.enqueue_many("jobs", [os.urandom(PAYLOAD) for _ in claims])
     return {
-        "claim_cpu_p50_ms": percentile(costs, 0.5) * 1e3,
-        "claim_cpu_p99_ms": percentile(costs, 0.99) * 1e3,
+        "claim_cpu_p50_ms": percentile(first + others, 0.5) * 1e3,
+        "claim_cpu_p99_ms": percentile(first + others, 0.99) * 1e3,
+        "first_claim_cpu_p50_ms": percentile(first, 0.5) * 1e3,
     }
 
 

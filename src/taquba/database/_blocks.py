@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -82,35 +82,53 @@ class Scan:
 
 
 class Plan:
-    """Which packs stay, and which blocks go into new ones."""
+    """Which packs stay, and which blocks go into new ones.
 
-    def __init__(self, before: Blocks, scan: Scan, *, pack_blocks: int) -> None:
+    Works in parts, with `pause` called between them: the interpreter is not held for long, which
+    an event loop beside would have to wait for each time that it lets go of it.
+    """
+
+    def __init__(
+        self,
+        before: Blocks,
+        scan: Scan,
+        *,
+        pack_blocks: int,
+        pause: Callable[[], object] = lambda: None,
+    ) -> None:
         self._digests = scan.digests()
         self._pack_blocks = pack_blocks
+        self._pause = pause
         count = len(self._digests) // _DIGEST
         owners = before.owners[:count]
         gone = len(before) - len(owners)
-        owners += array("I", [_UNWRITTEN]) * (count - len(owners))
-        for place in scan.changed:
-            owners[place] = _UNWRITTEN
+        owners.extend(array("I", [_UNWRITTEN]) * (count - len(owners)))
+        for part in self._parts(len(scan.changed)):
+            for place in scan.changed[part]:
+                owners[place] = _UNWRITTEN
         live: Counter[int] = Counter()
-        for start in range(0, count, _AT_ONCE):  # in parts, since others wait meanwhile
-            live.update(owners[start : start + _AT_ONCE])
+        for part in self._parts(count):
+            live.update(owners[part])
         # As much as changed, or was cut off, may be written a second time: so nothing is left
         # behind for long, and no checkpoint has to make up for all that came before it.
         budget = max(len(scan.changed), gone, pack_blocks)
         doomed = _to_rewrite(before.packs, live, budget, pack_blocks)
         self.kept = [i for i in range(len(before.packs)) if i not in doomed]
         """Indexes of the packs before that stay."""
-        self._owners = owners
+        new_index = {index: i for i, index in enumerate(self.kept)}
+        self._owners = array("I")
         self._packs = [before.packs[i] for i in self.kept]
         self.places = array("I")
         """Of all blocks that have to be written."""
-        new_index = {index: i for i, index in enumerate(self.kept)}
+        for part in self._parts(count):
+            new = [new_index.get(owner, _UNWRITTEN) for owner in owners[part]]
+            self._owners.extend(new)
+            self.places.extend([i for i, o in enumerate(new, part.start) if o == _UNWRITTEN])
+
+    def _parts(self, count: int) -> Iterator[slice]:
         for start in range(0, count, _AT_ONCE):
-            some = [new_index.get(o, _UNWRITTEN) for o in owners[start : start + _AT_ONCE]]
-            owners[start : start + _AT_ONCE] = array("I", some)
-            self.places.extend([i for i, o in enumerate(some, start) if o == _UNWRITTEN])
+            yield slice(start, min(count, start + _AT_ONCE))
+            self._pause()
 
     def groups(self) -> Iterator[array[int]]:
         """The places of the blocks of each new pack."""
@@ -119,11 +137,12 @@ class Plan:
             start, end = (len(self.places) * j // count for j in (i, i + 1))
             yield self.places[start:end]
 
-    def done(self, new: list[Pack]) -> Blocks:
+    def done(self, new: list[Pack], pause: Callable[[], object] = lambda: None) -> Blocks:
         """The blocks when a pack was written for each group."""
         for index, group in enumerate(self.groups(), start=len(self._packs)):
             for place in group:
                 self._owners[place] = index
+            pause()
         return Blocks(self._digests, self._owners, (*self._packs, *new))
 
 

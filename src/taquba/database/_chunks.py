@@ -14,6 +14,7 @@ import threading
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar, cast
 
@@ -27,6 +28,8 @@ __all__ = ["CHUNK_PREFIX", "ChunkStore", "Contents"]
 _FORMAT = 2
 _READ = 512 * 1024
 """Bytes that are looked at before others get the processor again."""
+_PAUSE = 0.001
+"""Seconds between two such portions, in a thread."""
 _NOBODY = -1
 
 T = TypeVar("T")
@@ -145,7 +148,9 @@ class ChunkStore:
             lambda stop: _look_at(path, self._published, max(1, chunk_size // BLOCK), stop)
         )
         packs = await self._store_packs(path, plan, epoch)
-        self._pending = await asyncio.to_thread(plan.done, packs)
+        self._pending = await _in_thread(
+            lambda stop: plan.done(packs, partial(_let_others_go_on, stop))
+        )
         self.reused += len(plan.kept)
         return Contents(
             size=size,
@@ -288,10 +293,20 @@ def _look_at(
     """What is in a file, and what has to be written for it."""
     scan = Scan(before)
     with open(path, "rb") as file:
-        # Reading lets go of the interpreter, so that the event loop never waits for long.
         while not stop.is_set() and (data := file.read(_READ)):
             scan.feed(data)
-    return scan, Plan(before, scan, pack_blocks=pack_blocks)
+            if len(data) == _READ:
+                _let_others_go_on(stop)
+    pause = partial(_let_others_go_on, stop)
+    return scan, Plan(before, scan, pack_blocks=pack_blocks, pause=pause)
+
+
+def _let_others_go_on(stop: threading.Event) -> None:
+    """Sleep a little, since the event loop gets the interpreter only after 5 ms otherwise.
+
+    And it needs it anew after each call into SQLite, so that would add up.
+    """
+    stop.wait(_PAUSE)
 
 
 def _make_packs(
