@@ -21,6 +21,9 @@ from taquba.objectstore import ObjectInfo, ObjectStore
 
 __all__ = ["Prefetch", "is_settled", "list_from", "read_along", "replay"]
 
+_AT_ONCE = 1000
+"""Listed objects that are looked at before the event loop goes on."""
+
 
 async def replay(
     store: ObjectStore,
@@ -157,11 +160,13 @@ async def _exists(store: ObjectStore, seq: int) -> bool:
 async def list_from(store: ObjectStore, seq: int) -> list[ObjectInfo]:
     """The entries from `seq` on, ascending."""
     before = entry_key(seq - 1) if seq else ""
-    return [
-        info
-        async for info in store.list(JOURNAL_PREFIX, before)
-        if seq_of_key(info.key) is not None
-    ]
+    found: list[ObjectInfo] = []
+    async for info in store.list(JOURNAL_PREFIX, before):
+        if seq_of_key(info.key) is not None:
+            found.append(info)
+            if len(found) % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # a store that answers at once must not hold up the loop
+    return found
 
 
 class Prefetch:
