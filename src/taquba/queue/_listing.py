@@ -10,7 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from taquba.errors import InvalidArgument, InvalidType
-from taquba.queue._records import JOB_COLUMNS, Job, JobPage, JobState
+from taquba.queue._columns import JOB_COLUMNS
+from taquba.queue._records import Job, JobPage, JobState
 
 if TYPE_CHECKING:
     from taquba.queue._reading import Source

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from types import NoneType, TracebackType
 from typing import Any, Literal, TypeVar, final
 
@@ -14,29 +14,19 @@ from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.errors import (
-    DuplicateJobId,
-    InvalidArgument,
-    InvalidState,
-    JobNotFound,
     TaqubaError,
 )
 from taquba.journal import JournalConfig
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._background import Background
-from taquba.queue._config import MAX_BATCH_SIZE, QueueConfig
+from taquba.queue._config import QueueConfig
+from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
-from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._kv import KeyValue
+from taquba.queue._managing import Managing
 from taquba.queue._opening import Opening, open_target
-from taquba.queue._reading import QueueReader
-from taquba.queue._records import (
-    Cancelled,
-    Claim,
-    Enqueued,
-    Job,
-    Settled,
-)
+from taquba.queue._producing import Producing
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
 from taquba.queue._worker import Handler, OnError, Worker
@@ -47,7 +37,7 @@ T = TypeVar("T")
 
 
 @final
-class Queue(QueueReader):
+class Queue(Producing, Consuming, Managing):
     """Named queues of jobs, and a key-value store, in one bucket or folder.
 
     Made by `Queue.open`. One process owns a store at a time; opening it again elsewhere
@@ -220,240 +210,6 @@ class Queue(QueueReader):
         """The clock that this queue goes by."""
         return self._core.clock
 
-    # -- enqueueing -------------------------------------------------------------------------
-
-    def next_job_id(self) -> str:
-        """An id for `enqueue(job_id=…)`; ids ascend in the order in which they are made."""
-        return self._core.ids.next()
-
-    async def enqueue(
-        self,
-        queue: str,
-        payload: bytes,
-        *,
-        headers: Mapping[str, str] | None = None,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        delay: Duration | None = None,
-        dedup_key: str | None = None,
-        max_attempts: int | None = None,
-        job_id: str | None = None,
-        effects: Effects | None = None,
-    ) -> Enqueued:
-        """Add a job. When this returns, the job survives any crash.
-
-        If the caller is cancelled while it waits, the job may or may not have been added.
-
-        Args:
-            queue: Name of the queue, 1 to 255 bytes; it comes into being with its first job.
-            payload: The job's bytes, at most 16 MiB.
-            headers: Text for the handler; never looked at by taquba. At most 64 KiB.
-            priority: Lower is served first; default: the queue's.
-            run_at: Not before this (aware) time.
-            delay: Not before this much time has passed.
-            dedup_key: While a job with this key waits on this queue for its first claim, no
-                second one is added.
-            max_attempts: Deliveries before the job is dead; default: the queue's.
-            job_id: The job's id, if it should not be a fresh one; see `next_job_id`.
-            effects: More to commit with the job; dropped if the job is not created.
-
-        Returns:
-            The job's id, and whether it is new.
-
-        Raises:
-            InvalidArgument: Something of the above is wrong; nothing was written.
-            DuplicateJobId: `job_id` is taken.
-            Fenced: Another process took the store over.
-        """
-        job = new_job(
-            queue,
-            payload,
-            headers=headers,
-            priority=priority,
-            run_at=run_at,
-            delay=delay,
-            dedup_key=dedup_key,
-            max_attempts=max_attempts,
-            job_id=job_id,
-        )
-        _check_effects(effects)
-        async with self._committing() as tx:
-            enqueued = tx.enqueue(job)
-            if effects and enqueued.created:
-                enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
-        return enqueued
-
-    async def enqueue_many(
-        self,
-        queue: str,
-        payloads: Iterable[bytes],
-        *,
-        headers: Mapping[str, str] | None = None,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        delay: Duration | None = None,
-        max_attempts: int | None = None,
-    ) -> list[Enqueued]:
-        """Add up to 10,000 jobs, all or none, in the order of their payloads.
-
-        The options apply to every one of them; see `enqueue`.
-
-        Raises:
-            InvalidArgument: Too many, or something is wrong with one; nothing was written.
-            Fenced: Another process took the store over.
-        """
-        single = isinstance(payloads, (bytes, bytearray, memoryview, str))
-        if single or not isinstance(payloads, Iterable):
-            raise wrong_type("payloads must be an iterable of bytes", payloads)
-        jobs: list[NewJob] = []
-        for payload in payloads:
-            if len(jobs) == MAX_BATCH_SIZE:
-                raise InvalidArgument(
-                    f"one call takes {MAX_BATCH_SIZE:,} jobs: split them over several calls"
-                )
-            jobs.append(
-                new_job(
-                    queue,
-                    payload,
-                    headers=headers,
-                    priority=priority,
-                    run_at=run_at,
-                    delay=delay,
-                    max_attempts=max_attempts,
-                )
-            )
-        if not jobs:
-            return []
-        async with self._committing() as tx:
-            return [tx.enqueue(job) for job in jobs]
-
-    # -- claiming ---------------------------------------------------------------------------
-
-    async def claim(self, queue: str, lease: Duration | None = None) -> Claim | None:
-        """Take the next pending job, or None if there is none.
-
-        When this returns, the claim is durable: the attempt counts, whatever happens.
-        A caller that is cancelled while it waits gives the job back.
-
-        Args:
-            queue: Name of the queue.
-            lease: How long the job is held; default: the queue's `lease`.
-
-        Raises:
-            Fenced: Another process took the store over.
-        """
-        claims = await self.claim_many(queue, 1, lease)
-        return claims[0] if claims else None
-
-    async def claim_many(self, queue: str, n: int, lease: Duration | None = None) -> list[Claim]:
-        """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`."""
-        name = _validate.queue_name(queue)
-        count = _validate.count(n, MAX_BATCH_SIZE)
-        lane = self._core.lane(name)
-        held = _validate.lease_seconds(lane.config.lease if lease is None else lease)
-        await self._core.database.admit()
-        with QueueTransaction(self._core) as tx:
-            claims = tx.claim(lane, count, held) if count else []
-        try:
-            await tx.durable()
-        except asyncio.CancelledError:
-            self._release(claims)
-            raise
-        return claims
-
-    def _release(self, claims: list[Claim]) -> None:
-        if self._core.database.stopped is None:
-            with QueueTransaction(self._core) as tx:
-                for claim in claims:
-                    if claim.is_live:
-                        tx.release(claim)
-
-    # -- settling ---------------------------------------------------------------------------
-
-    async def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
-        """The job is done. Its effects are committed with that, or neither is.
-
-        Raises:
-            ClaimLost: The claim ended before; nothing was applied.
-            DuplicateJobId: An effect enqueues under an id that is taken; nothing was applied.
-            Fenced: Another process took the store over.
-        """
-        _check_claim(claim)
-        _check_effects(effects)
-        async with self._committing() as tx:
-            return tx.ack(claim, effects)
-
-    async def nack(
-        self,
-        claim: Claim,
-        error: BaseException | str,
-        effects: Effects | None = None,
-        *,
-        retry_after: Duration | None = None,
-    ) -> Settled:
-        """The attempt failed: the job is retried with backoff, or dead if that was the last.
-
-        Args:
-            claim: The claim to settle.
-            error: What went wrong; its text is kept with the job.
-            effects: Applied only if the job is given up.
-            retry_after: The retry comes no sooner than this.
-
-        Raises:
-            ClaimLost: The claim ended before; nothing was applied.
-            Fenced: Another process took the store over.
-        """
-        _check_claim(claim)
-        _check_effects(effects)
-        text = _validate.error_text(error)
-        if retry_after is not None:
-            seconds(retry_after, name="retry_after")
-        async with self._committing() as tx:
-            return tx.nack(claim, text, effects, retry_after=retry_after)
-
-    async def dead_letter(
-        self, claim: Claim, error: BaseException | str, effects: Effects | None = None
-    ) -> Settled:
-        """Give the job up, whatever attempts are left.
-
-        Raises:
-            ClaimLost: The claim ended before; nothing was applied.
-            Fenced: Another process took the store over.
-        """
-        _check_claim(claim)
-        _check_effects(effects)
-        text = _validate.error_text(error)
-        async with self._committing() as tx:
-            return tx.dead_letter(claim, text, effects)
-
-    # -- jobs that nobody holds -------------------------------------------------------------
-
-    async def cancel(self, job_id: str, effects: Effects | None = None) -> Cancelled:
-        """Remove a waiting job, or ask the worker that has it to stop.
-
-        A worker that has the job learns it from `Claim.cancel_token`; it may still settle
-        the job in any way. Effects are applied only if the job was removed.
-
-        Raises:
-            Fenced: Another process took the store over.
-        """
-        checked = _validate.job_id(job_id)
-        _check_effects(effects)
-        async with self._committing() as tx:
-            return tx.cancel(checked, effects)
-
-    async def requeue_dead(self, job_id: str) -> None:
-        """Give a dead job a fresh start: all its attempts, at its old place in the queue.
-
-        Raises:
-            JobNotFound: There is no such job.
-            InvalidState: The job is not dead.
-            Fenced: Another process took the store over.
-        """
-        checked = _validate.job_id(job_id)
-        async with self._committing() as tx:
-            tx.requeue_dead(checked)
-
     # -- building on the queue --------------------------------------------------------------
 
     def transaction(self) -> QueueTransaction:
@@ -511,44 +267,3 @@ class Queue(QueueReader):
     def reap_due(self) -> int:
         """Take back every job whose lease has expired, now; how many. For tests."""
         return self._background.reap_due()
-
-    def _committing(self) -> _Committing:
-        return _Committing(self._core)
-
-
-class _Committing:
-    """``async with``: admission, a transaction around the body, durability after it."""
-
-    __slots__ = ("_core", "_tx")
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def __aenter__(self) -> QueueTransaction:
-        if not self._core.database.admitting:
-            await self._core.database.admit()
-        self._tx = QueueTransaction(self._core)
-        return self._tx.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._tx.__exit__(kind, error, trace)
-        if kind is None:
-            await self._tx.confirmed()
-        elif issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
-            await self._core.database.barrier()
-
-
-def _check_claim(claim: object) -> None:
-    if not isinstance(claim, Claim):
-        hint = ": a job that was read cannot be settled" if isinstance(claim, Job) else ""
-        raise wrong_type("expected a Claim from claim() or claim_many()", claim, hint)
-
-
-def _check_effects(effects: object) -> None:
-    if effects is not None and not isinstance(effects, Effects):
-        raise wrong_type("effects must be an Effects", effects)

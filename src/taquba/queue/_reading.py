@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from taquba.queue import _validate
+from taquba.queue._columns import JOB_COLUMNS
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._listing import Listing
 from taquba.queue._records import (
-    JOB_COLUMNS,
     Job,
     JobPage,
     JobState,

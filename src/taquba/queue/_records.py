@@ -10,12 +10,28 @@ from typing import TYPE_CHECKING, Any, final
 from taquba._checks import as_datetime
 from taquba._msgpack import unpack
 from taquba.clock import Duration, seconds
+from taquba.queue._columns import (
+    ATTEMPTS,
+    CANCEL_REQUESTED,
+    CLAIMED_AT,
+    DEDUP_KEY,
+    ENDED_AT,
+    ENQUEUED_AT,
+    HEADERS,
+    ID,
+    LAST_ERROR,
+    MAX_ATTEMPTS,
+    PAYLOAD,
+    PRIORITY,
+    RUN_AT,
+    STATE,
+    WIDTH,
+)
 
 if TYPE_CHECKING:
     from taquba.queue._leases import CancelToken, Lease
 
 __all__ = [
-    "JOB_COLUMNS",
     "CancelOutcome",
     "Cancelled",
     "Claim",
@@ -27,14 +43,6 @@ __all__ = [
     "QueueStats",
     "Settled",
 ]
-
-JOB_COLUMNS = (
-    "seq, id, queue, state, priority, attempts, max_attempts, enqueued_at, run_at, claimed_at,"
-    " ended_at, cancel_requested, dedup_key, last_error, headers, payload"
-)
-
-
-_COLUMNS = len(JOB_COLUMNS.split(","))
 
 
 class JobState(IntEnum):
@@ -70,7 +78,7 @@ class Job:
     @property
     def id(self) -> str:
         """The job's id, unique in the whole store."""
-        return self._row[1]  # type: ignore[no-any-return]
+        return self._row[ID]  # type: ignore[no-any-return]
 
     @property
     def queue(self) -> str:
@@ -80,75 +88,75 @@ class Job:
     @property
     def state(self) -> JobState:
         """Where the job is."""
-        return JobState(self._row[3])
+        return JobState(self._row[STATE])
 
     @property
     def priority(self) -> int:
         """Lower is served first."""
-        return self._row[4]  # type: ignore[no-any-return]
+        return self._row[PRIORITY]  # type: ignore[no-any-return]
 
     @property
     def attempts(self) -> int:
         """Deliveries so far, this one included."""
-        return self._row[5]  # type: ignore[no-any-return]
+        return self._row[ATTEMPTS]  # type: ignore[no-any-return]
 
     @property
     def max_attempts(self) -> int:
         """Deliveries after which the job is dead."""
-        return self._row[6]  # type: ignore[no-any-return]
+        return self._row[MAX_ATTEMPTS]  # type: ignore[no-any-return]
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether a failure now is final."""
-        return self._row[5] >= self._row[6]  # type: ignore[no-any-return]
+        return self._row[ATTEMPTS] >= self._row[MAX_ATTEMPTS]  # type: ignore[no-any-return]
 
     @property
     def enqueued_at(self) -> datetime:
         """When it was first enqueued."""
-        at = as_datetime(self._row[7])
+        at = as_datetime(self._row[ENQUEUED_AT])
         assert at is not None
         return at
 
     @property
     def run_at(self) -> datetime | None:
         """When it becomes due, while it is scheduled."""
-        return as_datetime(self._row[8])
+        return as_datetime(self._row[RUN_AT])
 
     @property
     def claimed_at(self) -> datetime | None:
         """When the current (or, for a finished job, the last) claim was made."""
-        return as_datetime(self._row[9])
+        return as_datetime(self._row[CLAIMED_AT])
 
     @property
     def completed_at(self) -> datetime | None:
         """When it was acknowledged."""
-        return as_datetime(self._row[10]) if self._row[3] == JobState.DONE else None
+        return as_datetime(self._row[ENDED_AT]) if self._row[STATE] == JobState.DONE else None
 
     @property
     def failed_at(self) -> datetime | None:
         """When it was given up."""
-        return as_datetime(self._row[10]) if self._row[3] == JobState.DEAD else None
+        return as_datetime(self._row[ENDED_AT]) if self._row[STATE] == JobState.DEAD else None
 
     @property
     def cancel_requested(self) -> bool:
         """Whether its cancellation was asked for while a worker had it."""
-        return bool(self._row[11])
+        return bool(self._row[CANCEL_REQUESTED])
 
     @property
     def dedup_key(self) -> str | None:
         """The key that keeps equal jobs out; given up at the first claim."""
-        return self._row[12]  # type: ignore[no-any-return]
+        return self._row[DEDUP_KEY]  # type: ignore[no-any-return]
 
     @property
     def last_error(self) -> str | None:
         """Text of the last failure."""
-        return self._row[13]  # type: ignore[no-any-return]
+        return self._row[LAST_ERROR]  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> dict[str, str]:
         """The caller's headers."""
         if self._headers is None:
-            packed = self._row[14]
+            packed = self._row[HEADERS]
             if packed is None:
                 self._headers = {}
             else:
@@ -159,16 +167,16 @@ class Job:
     @property
     def payload(self) -> bytes:
         """The job's bytes."""
-        return self._row[15]  # type: ignore[no-any-return]
+        return self._row[PAYLOAD]  # type: ignore[no-any-return]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
             return NotImplemented
         # A claimed job's row has more behind these columns.
-        return self._row[:_COLUMNS] == other._row[:_COLUMNS] and self._queue == other._queue
+        return self._row[:WIDTH] == other._row[:WIDTH] and self._queue == other._queue
 
     def __hash__(self) -> int:
-        return hash(self._row[1])
+        return hash(self._row[ID])
 
     def __repr__(self) -> str:
         return (

@@ -10,9 +10,31 @@ from taquba.database import SchemaModule
 
 __all__ = ["QUEUE_SCHEMA"]
 
+_NEW_IN_2 = (
+    "woken_at INTEGER",
+    "wake_payload BLOB",
+    "payload_ref TEXT",
+    "retry BLOB",
+    "error_type TEXT",
+    "traceback TEXT",
+    "flow_key TEXT",
+    "history INTEGER",
+)
+_ATTEMPTS = """CREATE TABLE attempts (
+    seq INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    claimed_at INTEGER,
+    recorded_at INTEGER NOT NULL,
+    outcome INTEGER NOT NULL,
+    error TEXT,
+    PRIMARY KEY (seq, number)
+)"""
+"""How the earlier attempts of a job ended; `jobs.history` says how many entries it has."""
+
 QUEUE_SCHEMA = SchemaModule(
     name="queue",
-    version=1,
+    version=2,
     statements=(
         """CREATE TABLE queues (
             number INTEGER NOT NULL PRIMARY KEY,
@@ -39,7 +61,15 @@ QUEUE_SCHEMA = SchemaModule(
             dedup_key TEXT,
             last_error TEXT,
             headers BLOB,
-            payload BLOB NOT NULL
+            payload BLOB NOT NULL,
+            woken_at INTEGER,
+            wake_payload BLOB,
+            payload_ref TEXT,
+            retry BLOB,
+            error_type TEXT,
+            traceback TEXT,
+            flow_key TEXT,
+            history INTEGER
         )""",
         "CREATE UNIQUE INDEX jobs_by_id ON jobs (id)",
         "CREATE INDEX jobs_pending ON jobs (queue, priority, seq) WHERE state = 0",
@@ -47,5 +77,12 @@ QUEUE_SCHEMA = SchemaModule(
         "CREATE INDEX jobs_ended ON jobs (queue, state, ended_at) WHERE state >= 3",
         "CREATE UNIQUE INDEX jobs_dedup ON jobs (queue, dedup_key) WHERE dedup_key IS NOT NULL",
         "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
+        _ATTEMPTS,
     ),
+    migrations={
+        1: (
+            *(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _NEW_IN_2),
+            _ATTEMPTS,
+        ),
+    },
 )

@@ -1,0 +1,114 @@
+"""Calls that take jobs and settle them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from taquba.clock import Duration, seconds
+from taquba.queue import _validate
+from taquba.queue._calls import Calls, check_claim, check_effects
+from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._effects import Effects
+from taquba.queue._records import Claim, Settled
+from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["Consuming"]
+
+
+class Consuming(Calls):
+    """Takes jobs, and says what became of them."""
+
+    async def claim(self, queue: str, lease: Duration | None = None) -> Claim | None:
+        """Take the next pending job, or None if there is none.
+
+        When this returns, the claim is durable: the attempt counts, whatever happens.
+        A caller that is cancelled while it waits gives the job back.
+
+        Args:
+            queue: Name of the queue.
+            lease: How long the job is held; default: the queue's `lease`.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        claims = await self.claim_many(queue, 1, lease)
+        return claims[0] if claims else None
+
+    async def claim_many(self, queue: str, n: int, lease: Duration | None = None) -> list[Claim]:
+        """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`."""
+        name = _validate.queue_name(queue)
+        count = _validate.count(n, MAX_BATCH_SIZE)
+        lane = self._core.lane(name)
+        held = _validate.lease_seconds(lane.config.lease if lease is None else lease)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            claims = tx.claim(lane, count, held) if count else []
+        try:
+            await tx.durable()
+        except asyncio.CancelledError:
+            self._release(claims)
+            raise
+        return claims
+
+    def _release(self, claims: list[Claim]) -> None:
+        if self._core.database.stopped is None:
+            with QueueTransaction(self._core) as tx:
+                for claim in claims:
+                    if claim.is_live:
+                        tx.release(claim)
+
+    async def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
+        """The job is done. Its effects are committed with that, or neither is.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            DuplicateJobId: An effect enqueues under an id that is taken; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        check_claim(claim)
+        check_effects(effects)
+        async with self._committing() as tx:
+            return tx.ack(claim, effects)
+
+    async def nack(
+        self,
+        claim: Claim,
+        error: BaseException | str,
+        effects: Effects | None = None,
+        *,
+        retry_after: Duration | None = None,
+    ) -> Settled:
+        """The attempt failed: the job is retried with backoff, or dead if that was the last.
+
+        Args:
+            claim: The claim to settle.
+            error: What went wrong; its text is kept with the job.
+            effects: Applied only if the job is given up.
+            retry_after: The retry comes no sooner than this.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        check_claim(claim)
+        check_effects(effects)
+        text = _validate.error_text(error)
+        if retry_after is not None:
+            seconds(retry_after, name="retry_after")
+        async with self._committing() as tx:
+            return tx.nack(claim, text, effects, retry_after=retry_after)
+
+    async def dead_letter(
+        self, claim: Claim, error: BaseException | str, effects: Effects | None = None
+    ) -> Settled:
+        """Give the job up, whatever attempts are left.
+
+        Raises:
+            ClaimLost: The claim ended before; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        check_claim(claim)
+        check_effects(effects)
+        text = _validate.error_text(error)
+        async with self._committing() as tx:
+            return tx.dead_letter(claim, text, effects)

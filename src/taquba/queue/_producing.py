@@ -1,0 +1,125 @@
+"""Calls that add jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from taquba._checks import wrong_type
+from taquba.clock import Duration
+from taquba.errors import InvalidArgument
+from taquba.queue._calls import Calls, check_effects
+from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._effects import Effects, NewJob, new_job
+from taquba.queue._records import Enqueued
+
+__all__ = ["Producing"]
+
+
+class Producing(Calls):
+    """Adds jobs."""
+
+    def next_job_id(self) -> str:
+        """An id for `enqueue(job_id=…)`; ids ascend in the order in which they are made."""
+        return self._core.ids.next()
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        dedup_key: str | None = None,
+        max_attempts: int | None = None,
+        job_id: str | None = None,
+        effects: Effects | None = None,
+    ) -> Enqueued:
+        """Add a job. When this returns, the job survives any crash.
+
+        If the caller is cancelled while it waits, the job may or may not have been added.
+
+        Args:
+            queue: Name of the queue, 1 to 255 bytes; it comes into being with its first job.
+            payload: The job's bytes, at most 16 MiB.
+            headers: Text for the handler; never looked at by taquba. At most 64 KiB.
+            priority: Lower is served first; default: the queue's.
+            run_at: Not before this (aware) time.
+            delay: Not before this much time has passed.
+            dedup_key: While a job with this key waits on this queue for its first claim, no
+                second one is added.
+            max_attempts: Deliveries before the job is dead; default: the queue's.
+            job_id: The job's id, if it should not be a fresh one; see `next_job_id`.
+            effects: More to commit with the job; dropped if the job is not created.
+
+        Returns:
+            The job's id, and whether it is new.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong; nothing was written.
+            DuplicateJobId: `job_id` is taken.
+            Fenced: Another process took the store over.
+        """
+        job = new_job(
+            queue,
+            payload,
+            headers=headers,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            dedup_key=dedup_key,
+            max_attempts=max_attempts,
+            job_id=job_id,
+        )
+        check_effects(effects)
+        async with self._committing() as tx:
+            enqueued = tx.enqueue(job)
+            if effects and enqueued.created:
+                enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
+        return enqueued
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[bytes],
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: Duration | None = None,
+        max_attempts: int | None = None,
+    ) -> list[Enqueued]:
+        """Add up to 10,000 jobs, all or none, in the order of their payloads.
+
+        The options apply to every one of them; see `enqueue`.
+
+        Raises:
+            InvalidArgument: Too many, or something is wrong with one; nothing was written.
+            Fenced: Another process took the store over.
+        """
+        single = isinstance(payloads, (bytes, bytearray, memoryview, str))
+        if single or not isinstance(payloads, Iterable):
+            raise wrong_type("payloads must be an iterable of bytes", payloads)
+        jobs: list[NewJob] = []
+        for payload in payloads:
+            if len(jobs) == MAX_BATCH_SIZE:
+                raise InvalidArgument(
+                    f"one call takes {MAX_BATCH_SIZE:,} jobs: split them over several calls"
+                )
+            jobs.append(
+                new_job(
+                    queue,
+                    payload,
+                    headers=headers,
+                    priority=priority,
+                    run_at=run_at,
+                    delay=delay,
+                    max_attempts=max_attempts,
+                )
+            )
+        if not jobs:
+            return []
+        async with self._committing() as tx:
+            return [tx.enqueue(job) for job in jobs]

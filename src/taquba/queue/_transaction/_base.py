@@ -1,0 +1,133 @@
+"""What every part of a transaction stands on: its life, and what it leaves to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from taquba.queue._columns import JOB_COLUMNS
+from taquba.queue._core import Core, Lane
+from taquba.queue._leases import Lease
+from taquba.queue._records import JobState
+
+if TYPE_CHECKING:
+    from taquba.database import Execute, Transaction
+
+_T = TypeVar("_T", bound="TransactionBase")
+
+__all__ = ["CLAIMED", "DEAD", "DONE", "NOWHERE", "PENDING", "SCHEDULED", "TransactionBase"]
+
+PENDING, SCHEDULED, CLAIMED, DONE, DEAD = (int(state) for state in JobState)
+NOWHERE = -1
+
+_BY_ID = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+_BY_SEQ = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?"
+
+
+class TransactionBase:
+    """A database transaction of the queue, with what follows once it is applied."""
+
+    __slots__ = (
+        "_after",
+        "_claimed",
+        "_core",
+        "_ended",
+        "_moves",
+        "_now_ms",
+        "_tx",
+        "_woken",
+        "execute",
+    )
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._tx: Transaction = core.database.transaction()
+        self._moves: list[tuple[Lane, int, int]] = []
+        self._claimed: list[Lease] = []
+        self._ended: list[Lease] = []
+        self._woken: list[Lane] = []
+        self._after: list[Callable[[], None]] = []
+        self._now_ms = core.clock.now_ms()
+        self.execute: Execute = self._tx.execute
+        """Run SQL on tables that are the caller's own, in the same transaction."""
+
+    @property
+    def now_ms(self) -> int:
+        """The one moment at which everything in this transaction happens."""
+        return self._now_ms
+
+    def __enter__(self: _T) -> _T:
+        self.execute = self._tx.__enter__().execute
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            try:
+                self._before_commit()
+            except BaseException as failure:
+                self._tx.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._tx.__exit__(kind, error, trace)
+        if kind is not None:
+            return
+        core = self._core
+        for lane, left, entered in self._moves:
+            core.moved(lane, left, entered)
+        for lease in self._ended:
+            core.leases.end(lease)
+        for lease in self._claimed:
+            core.leases.add(lease)
+        for lane in self._woken:
+            for listener in lane.listeners:
+                listener()
+        for callback in self._after:
+            callback()
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call this when the changes are applied in this process; not if they are rolled back."""
+        self._after.append(callback)
+
+    async def durable(self) -> None:
+        """Return when the changes are stored and will survive any crash.
+
+        The leases of what was claimed begin to run then.
+
+        Raises:
+            Fenced: Another process took the store over, and the changes are lost.
+        """
+        await self._tx.durable()
+        for lease in self._claimed:
+            lease.start()
+
+    async def confirmed(self) -> None:
+        """As `durable`; when nothing was changed, return when what was found is durable.
+
+        So that nobody is told of what others did while that can still be lost.
+        """
+        if self._tx.ticket:
+            await self.durable()
+        else:
+            await self._core.database.barrier()
+
+    def _before_commit(self) -> None:
+        """Write what was put off."""
+
+    def _find(self, job_id: str) -> Sequence[Any] | None:
+        return self.execute(_BY_ID, (job_id,)).fetchone()  # type: ignore[no-any-return]
+
+    def _get(self, seq: int) -> Sequence[Any] | None:
+        return self.execute(_BY_SEQ, (seq,)).fetchone()  # type: ignore[no-any-return]
+
+    def _entered(self, lane: Lane, left: int, state: int, run_at: int | None) -> None:
+        """A job became pending or scheduled: count it, and wake whoever waits for that."""
+        self._moves.append((lane, left, state))
+        if run_at is not None:
+            self._core.on_scheduled(run_at)
+        elif lane not in self._woken:
+            self._woken.append(lane)

@@ -1,0 +1,140 @@
+"""Taking jobs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from taquba.queue._columns import (
+    ATTEMPTS,
+    CANCEL_REQUESTED,
+    HEADERS,
+    MAX_ATTEMPTS,
+    PAYLOAD,
+    PRIORITY,
+    SEQ,
+    WIDTH,
+)
+from taquba.queue._core import Core, Lane
+from taquba.queue._leases import Lease
+from taquba.queue._records import Claim, Job
+from taquba.queue._transaction._base import CLAIMED, NOWHERE, PENDING
+from taquba.queue._transaction._enqueueing import INSERT_JOB, Enqueueing
+
+__all__ = ["Claiming", "Successor"]
+
+# The rows as they are once they are claimed, and, behind them, the dedup key that is given up.
+_NEXT = (
+    "SELECT seq, id, queue, 2, priority, attempts + 1, max_attempts, enqueued_at, NULL, ?,"
+    " NULL, cancel_requested, NULL, last_error, headers, payload, woken_at, wake_payload,"
+    " payload_ref, retry, error_type, traceback, flow_key, history, dedup_key"
+    " FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
+)
+_CLAIM = "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ? WHERE seq = ?"
+_CLAIM_AND_DROP_KEY = (
+    "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ?, dedup_key = NULL WHERE seq = ?"
+)
+_NOTHING_MORE = (None,) * (WIDTH - PAYLOAD - 1)
+
+
+class Successor(NamedTuple):
+    """A successor that is not written yet."""
+
+    lane: Lane
+    seq: int
+    job_id: str
+    claim: Claim
+    payload: bytes
+
+    def row(self, state: int, now_ms: int) -> tuple[Any, ...]:
+        claimed = state == CLAIMED
+        before = self.claim.job._row
+        return (
+            self.seq,
+            self.job_id,
+            self.lane.number,
+            state,
+            before[PRIORITY],
+            int(claimed),
+            before[MAX_ATTEMPTS],
+            now_ms,
+            None,
+            now_ms if claimed else None,
+            None,
+            None,
+            None,
+            None,
+            before[HEADERS],
+            self.payload,
+        )
+
+
+class Claiming(Enqueueing):
+    """Takes jobs."""
+
+    __slots__ = ("_defer", "_deferred")
+
+    def __init__(self, core: Core, *, defer_successors: bool = False) -> None:
+        """Not for callers: use `Queue.transaction`.
+
+        With `defer_successors`, a successor is written when it is known whether `claim`
+        takes it at once: one statement instead of three.
+        """
+        super().__init__(core)
+        self._defer = defer_successors
+        self._deferred: list[Successor] = []
+
+    def _before_commit(self) -> None:
+        if self._deferred:
+            self._write_deferred()
+
+    def claim(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
+        """Claim up to `count` pending jobs, first by priority, then in order of enqueueing."""
+        if self._deferred:
+            if lane.counts[PENDING] == 0 and not self._woken:
+                # Nothing else is pending, so these are what the claim order puts first.
+                return self._claim_deferred(lane, count, lease_seconds)
+            self._write_deferred()
+        if lane.counts[PENDING] <= 0 and not self._moves:
+            return []
+        now_ms = self._now_ms
+        rows = self.execute(_NEXT, (now_ms, lane.number, count)).fetchall()
+        leases = self._core.leases
+        claims: list[Claim] = []
+        for row in rows:
+            seq = row[SEQ]
+            update = _CLAIM if row[WIDTH] is None else _CLAIM_AND_DROP_KEY
+            self.execute(update, (row[ATTEMPTS], now_ms, seq))
+            self._moves.append((lane, PENDING, CLAIMED))
+            lease = Lease(seq, lane.number, lease_seconds, leases)
+            if row[CANCEL_REQUESTED]:
+                lease.cancel_token._fire()
+            self._claimed.append(lease)
+            claims.append(Claim(Job(row, lane.name), lease))
+        return claims
+
+    def _claim_deferred(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
+        now_ms = self._now_ms
+        leases = self._core.leases
+        ready = [x for x in self._deferred if x.lane is lane]
+        ready.sort(key=lambda x: x.claim.job._row[PRIORITY])  # stable: by priority, then by seq
+        taken = ready[:count]
+        claims: list[Claim] = []
+        for successor in taken:
+            row = successor.row(CLAIMED, now_ms)
+            self.execute(INSERT_JOB, row)
+            self._moves.append((lane, NOWHERE, CLAIMED))
+            lease = Lease(successor.seq, lane.number, lease_seconds, leases)
+            self._claimed.append(lease)
+            claims.append(Claim(Job(row + _NOTHING_MORE, lane.name), lease))
+        if len(taken) < len(self._deferred):
+            for successor in taken:
+                self._deferred.remove(successor)
+            self._write_deferred()
+        self._deferred = []
+        return claims
+
+    def _write_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for successor in deferred:
+            self.execute(INSERT_JOB, successor.row(PENDING, self._now_ms))
+            self._entered(successor.lane, NOWHERE, PENDING, None)

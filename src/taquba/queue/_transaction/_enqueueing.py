@@ -1,0 +1,115 @@
+"""Adding jobs, and applying effects."""
+
+from __future__ import annotations
+
+from taquba.errors import DuplicateJobId
+from taquba.queue import _validate
+from taquba.queue._core import Lane
+from taquba.queue._effects import Effects, NewJob
+from taquba.queue._records import Enqueued
+from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED, TransactionBase
+
+__all__ = ["INSERT_JOB", "Enqueueing"]
+
+INSERT_JOB = (
+    "INSERT INTO jobs (seq, id, queue, state, priority, attempts, max_attempts, enqueued_at,"
+    " run_at, claimed_at, ended_at, cancel_requested, dedup_key, last_error, headers, payload)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+)
+
+
+class Enqueueing(TransactionBase):
+    """Adds jobs; writes and deletes keys."""
+
+    __slots__ = ()
+
+    def enqueue(self, job: NewJob) -> Enqueued:
+        """Add a job.
+
+        Raises:
+            DuplicateJobId: A job with the chosen id exists, on whatever queue.
+        """
+        lane = self._core.lane(job.queue)
+        if job.dedup_key is not None:
+            row = self.execute(
+                "SELECT id FROM jobs WHERE queue = ? AND dedup_key = ?",
+                (lane.number, job.dedup_key),
+            ).fetchone()
+            if row is not None:
+                return Enqueued(row[0], created=False)
+        if job.job_id is not None and self._find(job.job_id) is not None:
+            raise DuplicateJobId(
+                f"job id {job.job_id!r} is taken: choose another, or leave it to taquba"
+            )
+        config = lane.config
+        return Enqueued(
+            self._insert(
+                lane,
+                job.job_id or self._core.ids.next(),
+                config.default_priority if job.priority is None else job.priority,
+                config.max_attempts if job.max_attempts is None else job.max_attempts,
+                _validate.due_ms(job.run_at, job.delay, self._now_ms),
+                job.dedup_key,
+                job.headers,
+                job.payload,
+            ),
+            created=True,
+        )
+
+    def _insert(
+        self,
+        lane: Lane,
+        job_id: str,
+        priority: int,
+        max_attempts: int,
+        run_at: int | None,
+        dedup_key: str | None,
+        headers: bytes | None,
+        payload: bytes,
+    ) -> str:
+        state = PENDING if run_at is None else SCHEDULED
+        self.execute(
+            INSERT_JOB,
+            (
+                self._core.take_seq(),
+                job_id,
+                lane.number,
+                state,
+                priority,
+                0,
+                max_attempts,
+                self._now_ms,
+                run_at,
+                None,
+                None,
+                None,
+                dedup_key,
+                None,
+                headers,
+                payload,
+            ),
+        )
+        self._entered(lane, NOWHERE, state, run_at)
+        return job_id
+
+    def apply(self, effects: Effects | None) -> tuple[Enqueued, ...]:
+        """Apply effects; what became of their enqueues, in order."""
+        if not effects:
+            return ()
+        results = tuple([self.enqueue(job) for job in effects.jobs])
+        for key, value in effects.puts.items():
+            self.put(key, value)
+        for key in effects.deletes:
+            self.delete(key)
+        return results
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a key of the key-value store."""
+        self.execute(
+            "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (key, value),
+        )
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key of the key-value store."""
+        self.execute("DELETE FROM kv WHERE key = ?", (key,))

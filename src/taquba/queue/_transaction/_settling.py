@@ -1,0 +1,179 @@
+"""Ending claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from taquba.errors import ClaimLost
+from taquba.queue import _validate
+from taquba.queue._columns import ATTEMPTS, HEADERS, ID, MAX_ATTEMPTS, PRIORITY, SEQ, STATE
+from taquba.queue._core import Lane, logger
+from taquba.queue._effects import Effects
+from taquba.queue._leases import Lease
+from taquba.queue._records import Claim, Job, JobState, Settled
+from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, PENDING, SCHEDULED
+from taquba.queue._transaction._claiming import Claiming, Successor
+
+if TYPE_CHECKING:
+    from taquba.clock import Duration
+    from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["Settling"]
+
+_REMOVE_CLAIMED = "DELETE FROM jobs WHERE seq = ? AND state = 2"
+_KEEP_DONE = "UPDATE jobs SET state = 3, ended_at = ? WHERE seq = ?"
+_END = "UPDATE jobs SET state = ?, ended_at = ?, last_error = ?, claimed_at = ? WHERE seq = ?"
+_RETRY = "UPDATE jobs SET state = ?, run_at = ?, claimed_at = NULL, last_error = ? WHERE seq = ?"
+
+
+class Settling(Claiming):
+    """Ends claims: as their holders say, or because they expired."""
+
+    __slots__ = ()
+
+    def succeed_with_next(
+        self, claim: Claim, payload: bytes, *, delay: Duration | None = None
+    ) -> str:
+        """Acknowledge a job and enqueue its successor; returns the successor's id.
+
+        The successor has the same queue, priority, headers and number of attempts, and
+        waits behind what is pending already.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        row = claim.job._row
+        lane = self._settle(claim)
+        self._finish(lane, row)
+        if self._defer and delay is None:
+            job_id = self._core.ids.next()
+            self._deferred.append(Successor(lane, self._core.take_seq(), job_id, claim, payload))
+            return job_id
+        return self._insert(
+            lane,
+            self._core.ids.next(),
+            row[PRIORITY],
+            row[MAX_ATTEMPTS],
+            _validate.due_ms(None, delay, self._now_ms),
+            None,
+            row[HEADERS],
+            payload,
+        )
+
+    def release(self, claim: Claim) -> None:
+        """Give a job back untouched: its attempt does not count.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        lane = self._settle(claim)
+        row = claim.job._row
+        self.execute(
+            "UPDATE jobs SET state = 0, attempts = ?, claimed_at = NULL WHERE seq = ?",
+            (row[ATTEMPTS] - 1, row[SEQ]),
+        )
+        self._entered(lane, CLAIMED, PENDING, None)
+
+    def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
+        """The job is done.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        lane = self._settle(claim)
+        results = self.apply(effects)
+        self._finish(lane, claim.job._row)
+        return Settled(JobState.DONE, results)
+
+    def nack(
+        self,
+        claim: Claim,
+        error: str,
+        effects: Effects | None = None,
+        *,
+        retry_after: Duration | None = None,
+    ) -> Settled:
+        """The attempt failed: retry with backoff, or give up if it was the last.
+
+        Effects apply only if the job is given up. `retry_after` is a lower bound of the
+        delay.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        row = claim.job._row
+        if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
+            return self.dead_letter(claim, error, effects)
+        error = _validate.error_text(error)
+        lane = self._settle(claim)
+        run_at = self._now_ms + lane.config.backoff_ms(row[ATTEMPTS])
+        if retry_after is not None:
+            run_at = max(run_at, _validate.due_ms(None, retry_after, self._now_ms) or 0)
+        state, due = PENDING, None
+        if run_at > self._now_ms:
+            state, due = SCHEDULED, run_at
+        self.execute(_RETRY, (state, due, error, row[SEQ]))
+        self._entered(lane, CLAIMED, state, due)
+        return Settled(JobState(state))
+
+    def dead_letter(self, claim: Claim, error: str, effects: Effects | None = None) -> Settled:
+        """Give the job up, whatever attempts are left.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        error = _validate.error_text(error)
+        lane = self._settle(claim)
+        results = self.apply(effects)
+        self._bury(lane, claim.job._row, error)
+        return Settled(JobState.DEAD, results)
+
+    def take_back(self, lease: Lease, error: str) -> None:
+        """End a claim whose lease expired or whose process is gone: redeliver, or give up."""
+        row = self._get(lease.seq)
+        self._ended.append(lease)
+        lane = self._core.lanes_by_number[lease.queue_number]
+        if row is None or row[STATE] != CLAIMED:
+            return
+        if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
+            self._bury(lane, row, error)
+            logger.warning(
+                "job %s on queue %s is dead: %s, on attempt %d of %d",
+                row[ID],
+                lane.name,
+                error,
+                row[ATTEMPTS],
+                row[MAX_ATTEMPTS],
+            )
+            if lane.dead_letter_hook is not None:
+                dead = tuple(self._get(lease.seq) or ())
+                lane.dead_letter_hook(cast("QueueTransaction", self), Job(dead, lane.name))
+            return
+        self.execute("UPDATE jobs SET state = 0, claimed_at = NULL WHERE seq = ?", (lease.seq,))
+        self._entered(lane, CLAIMED, PENDING, None)
+
+    def _settle(self, claim: Claim) -> Lane:
+        """Check that the claim still holds its job, and end it."""
+        lease = claim._lease
+        if not self._core.leases.holds(lease) or lease in self._ended:
+            raise ClaimLost(
+                f"the claim on job {claim.job.id} has ended: it was settled, its lease expired, or "
+                "the job was given to another worker. Nothing of this settlement was applied"
+            )
+        self._ended.append(lease)
+        return self._core.lanes_by_number[lease.queue_number]
+
+    def _finish(self, lane: Lane, row: Sequence[Any]) -> None:
+        if lane.config.keep_done is None:
+            self.execute(_REMOVE_CLAIMED, (row[SEQ],))
+            self._moves.append((lane, CLAIMED, DONE))
+            return
+        self.execute(_KEEP_DONE, (self._now_ms, row[SEQ]))
+        self._moves.append((lane, CLAIMED, DONE))
+        self._core.on_kept(self._now_ms + lane.keep_ms[DONE])
+
+    def _bury(self, lane: Lane, row: Sequence[Any], error: str) -> None:
+        self.execute(_END, (DEAD, self._now_ms, error, None, row[SEQ]))
+        self._moves.append((lane, CLAIMED, DEAD))
+        self._core.on_kept(self._now_ms + lane.keep_ms[DEAD])

@@ -1,0 +1,83 @@
+"""Jobs that nobody holds."""
+
+from __future__ import annotations
+
+from taquba.errors import InvalidState, JobNotFound
+from taquba.queue._columns import CANCEL_REQUESTED, QUEUE, SEQ, STATE
+from taquba.queue._core import Lane
+from taquba.queue._effects import Effects
+from taquba.queue._records import Cancelled, CancelOutcome, JobState
+from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, NOWHERE, PENDING, SCHEDULED
+from taquba.queue._transaction._settling import Settling
+
+__all__ = ["Unclaimed"]
+
+
+class Unclaimed(Settling):
+    """Moves and removes jobs that are in nobody's hands."""
+
+    __slots__ = ()
+
+    def promote(self, limit: int) -> int:
+        """Make due scheduled jobs pending, in the order of their due times; how many."""
+        rows = self.execute(
+            "SELECT seq, queue FROM jobs WHERE state = 1 AND run_at <= ? ORDER BY run_at LIMIT ?",
+            (self._now_ms, limit),
+        ).fetchall()
+        for seq, number in rows:
+            self.execute("UPDATE jobs SET state = 0, run_at = NULL WHERE seq = ?", (seq,))
+            self._entered(self._core.lanes_by_number[number], SCHEDULED, PENDING, None)
+        return len(rows)
+
+    def cancel(self, job_id: str, effects: Effects | None = None) -> Cancelled:
+        """Remove a waiting job, or ask the worker that has it to stop.
+
+        Effects apply only if the job was removed.
+        """
+        row = self._find(job_id)
+        if row is None or row[STATE] >= DONE:
+            return Cancelled(CancelOutcome.NOT_FOUND)
+        lane = self._core.lanes_by_number[row[QUEUE]]
+        if row[STATE] == CLAIMED:
+            if not row[CANCEL_REQUESTED]:
+                self.execute("UPDATE jobs SET cancel_requested = 1 WHERE seq = ?", (row[SEQ],))
+            lease = self._core.leases.get(row[SEQ])
+            if lease is not None:
+                self._after.append(lease.cancel_token._fire)
+            return Cancelled(CancelOutcome.REQUESTED)
+        self.execute("DELETE FROM jobs WHERE seq = ?", (row[SEQ],))
+        self._moves.append((lane, row[STATE], NOWHERE))
+        return Cancelled(CancelOutcome.REMOVED, self.apply(effects))
+
+    def requeue_dead(self, job_id: str) -> None:
+        """Give a dead job a fresh start, at its old place in the queue.
+
+        Raises:
+            JobNotFound: There is no such job.
+            InvalidState: The job is not dead.
+        """
+        row = self._find(job_id)
+        if row is None:
+            raise JobNotFound(f"there is no job {job_id!r}")
+        if row[STATE] != DEAD:
+            state = JobState(row[STATE]).name.lower()
+            raise InvalidState(f"job {job_id!r} is {state}: only dead jobs are requeued")
+        self.execute(
+            "UPDATE jobs SET state = 0, attempts = 0, last_error = NULL, ended_at = NULL,"
+            " claimed_at = NULL, cancel_requested = NULL WHERE seq = ?",
+            (row[SEQ],),
+        )
+        self._entered(self._core.lanes_by_number[row[QUEUE]], DEAD, PENDING, None)
+
+    def remove_ended(self, lane: Lane, state: JobState, before_ms: float, limit: int) -> int:
+        """Remove kept records that ended at or before a time; how many."""
+        rows = self.execute(
+            "SELECT seq FROM jobs WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ?"
+            " LIMIT ?",
+            (lane.number, int(state), before_ms, limit),
+        ).fetchall()
+        for (seq,) in rows:
+            self.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
+            if state is JobState.DEAD:
+                self._moves.append((lane, DEAD, NOWHERE))
+        return len(rows)
