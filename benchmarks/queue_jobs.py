@@ -1,0 +1,205 @@
+"""How many jobs go through the queue from end to end, and how soon.
+
+    python benchmarks/queue_jobs.py [--smoke] [--check]
+
+A job is enqueued, handled by a worker, and acknowledged. Prints one JSON line per scenario, on
+a store in memory behind an injected latency `L`. `raw_put_ms` is the latency as measured in
+the same run, so that ratios can be read off whatever the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from _common import Meter, Options, Report, options, percentile, raw_put, run
+from taquba import Queue
+from taquba.objectstore import MemoryStore
+from taquba.queue import Claim, Handler, QueueTransaction
+from taquba.testing import LatencyStore
+
+_PAYLOAD = b"x" * 64
+
+
+@asynccontextmanager
+async def working(queue: Queue, *names: str, handler: Handler, slots: int) -> AsyncIterator[None]:
+    """A worker on each of some queues."""
+    workers = [queue.worker(name, handler, concurrency=slots) for name in names]
+    tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*tasks)
+
+
+class Ends:
+    """Notes when the acknowledgement of each job is durable."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._waiting: set[asyncio.Task[None]] = set()
+        self.ended: asyncio.Queue[float] = asyncio.Queue()
+
+    def settlement(self, claim: Claim) -> Callable[[QueueTransaction], None]:
+        def settle(tx: QueueTransaction) -> None:
+            tx.ack(claim)
+            tx.after_commit(applied)
+
+        def applied() -> None:
+            task = asyncio.ensure_future(self._durable())
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+        return settle
+
+    async def _durable(self) -> None:
+        await self._queue.barrier()
+        self.ended.put_nowait(time.perf_counter())
+
+
+async def through(latency: float, options: Options, report: Report) -> None:
+    """Many producers, each waiting for each of its jobs to be stored, and many slots."""
+    producers = 30 if options.smoke else 300
+    rounds = 5 if options.smoke else 50
+    jobs = producers * rounds
+    store = LatencyStore(MemoryStore(), latency)
+    async with Queue.open(store) as queue:
+        left = jobs
+        handled = asyncio.Event()
+
+        async def handler(claim: Claim) -> Callable[[QueueTransaction], object]:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                handled.set()
+            return lambda tx: tx.ack(claim)
+
+        async def producer() -> None:
+            for _ in range(rounds):
+                await queue.enqueue("jobs", _PAYLOAD)
+
+        async with working(queue, "jobs", handler=handler, slots=producers):
+            with Meter(store) as meter:
+                await asyncio.gather(*(producer() for _ in range(producers)))
+                await handled.wait()
+                await asyncio.sleep(0)  # the last settlements are applied
+                await queue.barrier()
+        assert (await queue.stats("jobs")).done == jobs
+        raw = await raw_put(store)
+    figures = {
+        "jobs": jobs,
+        "jobs_per_s": jobs / meter.seconds,
+        "commits_per_s": 3 * jobs / meter.seconds,  # enqueue, claim, acknowledge
+        "raw_put_ms": raw * 1e3,
+        "puts_per_job": meter.puts / jobs,
+        "bytes_per_job": meter.bytes / jobs,
+        "cpu_s_per_1000": meter.cpu / jobs * 1000,
+    }
+    if latency:
+        report.line(
+            f"{producers} producers, {producers} slots, L = {latency * 1e3:.0f} ms",
+            figures,
+            [
+                ("6,000 commits/s", lambda f: f["commits_per_s"] >= 6000),
+                ("2,500 jobs/s", lambda f: f["jobs_per_s"] >= 2500),
+                ("0.05 PUTs a job", lambda f: f["puts_per_job"] <= 0.05),
+            ],
+        )
+    else:
+        report.line(
+            f"{producers} producers, {producers} slots, L = 0",
+            figures,
+            [("5,000 jobs/s", lambda f: f["jobs_per_s"] >= 5000)],
+        )
+
+
+async def one_by_one(options: Options, report: Report) -> None:
+    """One producer and one worker with the store to themselves."""
+    jobs = 10 if options.smoke else 150
+    store = LatencyStore(MemoryStore(), 0.02)
+    enqueued: list[float] = []
+    started: list[float] = []
+    ended: list[float] = []
+    async with Queue.open(store) as queue:
+        ends = Ends(queue)
+
+        async def handler(claim: Claim) -> Callable[[QueueTransaction], None]:
+            started.append(time.perf_counter())
+            return ends.settlement(claim)
+
+        async with working(queue, "jobs", handler=handler, slots=1):
+            with Meter(store) as meter:
+                for _ in range(jobs):
+                    enqueued.append(time.perf_counter())
+                    await queue.enqueue("jobs", _PAYLOAD)
+                    ended.append(await ends.ended.get())
+        raw = await raw_put(store)
+    to_start = [after - before for before, after in zip(enqueued, started, strict=True)]
+    to_end = [after - before for before, after in zip(enqueued, ended, strict=True)]
+    figures = {
+        "jobs": jobs,
+        "to_start_p50_ms": percentile(to_start, 0.5) * 1e3,
+        "to_start_p99_ms": percentile(to_start, 0.99) * 1e3,
+        "to_end_p50_ms": percentile(to_end, 0.5) * 1e3,
+        "to_end_p99_ms": percentile(to_end, 0.99) * 1e3,
+        "raw_put_ms": raw * 1e3,
+        "to_start_in_raw_puts": percentile(to_start, 0.5) / raw,
+        "to_end_in_raw_puts": percentile(to_end, 0.5) / raw,
+        "puts_per_job": meter.puts / jobs,
+        "cpu_s_per_1000": meter.cpu / jobs * 1000,
+    }
+    report.line(
+        "one producer, one worker, L = 20 ms",
+        figures,
+        [
+            ("1.2 L to the handler's start", lambda f: f["to_start_in_raw_puts"] <= 1.2),
+            ("2.2 L to the acknowledgement", lambda f: f["to_end_in_raw_puts"] <= 2.2),
+        ],
+    )
+
+
+async def many_queues(options: Options, report: Report) -> None:
+    """A thousand queues, each with a worker that waits for jobs."""
+    count = 50 if options.smoke else 1000
+    seconds = 0.2 if options.smoke else 5.0
+    store = LatencyStore(MemoryStore(), 0.02)
+    names = [f"queue-{number}" for number in range(count)]
+    async with Queue.open(store) as queue:
+
+        async def handler(claim: Claim) -> Callable[[QueueTransaction], object]:
+            return lambda tx: tx.ack(claim)
+
+        async with working(queue, *names, handler=handler, slots=4):
+            await asyncio.gather(*(queue.enqueue(name, _PAYLOAD) for name in names))
+            await asyncio.sleep(0.5)  # they are all handled
+            await queue.barrier()
+            with Meter(store) as meter:
+                await asyncio.sleep(seconds)
+        done = [(await queue.stats(name)).done for name in names]
+        assert done == [1] * count
+    report.line(
+        f"{count:,} queues with a worker each, idle",
+        {"queues": count, "cpu_percent": meter.cpu / meter.seconds * 100, "puts": meter.puts},
+        [
+            ("1 % of a processor", lambda f: f["cpu_percent"] <= 1.0),
+            ("0 PUTs", lambda f: f["puts"] == 0),
+        ],
+    )
+
+
+async def main() -> int:
+    chosen = options("Jobs from end to end: how many, how soon, and at what cost.")
+    report = Report(chosen)
+    await through(0.02, chosen, report)
+    await through(0.0, chosen, report)
+    await one_by_one(chosen, report)
+    await many_queues(chosen, report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    run(main)
