@@ -364,7 +364,7 @@ def leases_expire_early(patch: Patch) -> None:
 @fault("handed_out_twice", within=10)
 def claims_do_not_count(patch: Patch) -> None:
     text = "UPDATE jobs SET state = 2, attempts = ?1 - 1, claimed_at = ?2 WHERE seq = ?3"
-    patch("taquba.queue._transaction", "_CLAIM", text)
+    patch("taquba.queue._transaction._claiming", "_CLAIM", text)
 
 
 # -- the proof -----------------------------------------------------------------------------------
