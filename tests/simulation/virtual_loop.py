@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from heapq import heappop
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,6 +23,8 @@ THREAD_TAKES = 0.002
 
 
 _MOST_ROUNDS = 20
+_RESOLUTION = 1e-9
+"""Seconds; timers that are no further apart are due together."""
 
 
 class Stuck(AssertionError):
@@ -28,10 +32,9 @@ class Stuck(AssertionError):
 
 
 class _NoIO(selectors.BaseSelector):
-    """Waits for timers only, and does not really wait."""
+    """Watches nothing: the loop asks only the timers."""
 
     def __init__(self) -> None:
-        self.loop: VirtualLoop | None = None
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -43,9 +46,7 @@ class _NoIO(selectors.BaseSelector):
         return self._keys.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert self.loop is not None
-        self.loop.pass_time(timeout)
-        return []
+        raise AssertionError("a virtual loop waits for no input")
 
     def get_map(self) -> dict[Any, selectors.SelectorKey]:
         return self._keys
@@ -57,13 +58,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     max_rounds = 100_000
 
     def __init__(self) -> None:
-        selector = _NoIO()
         self._now = 0.0
         self._rounds = 0
         self._in_threads: dict[asyncio.Future[Any], Callable[[], None]] = {}
         self._ending = False
-        super().__init__(selector)
-        selector.loop = self
+        super().__init__(_NoIO())
+        # What asyncio's own loop keeps, and its call_soon and call_at add to.
+        self._ready: deque[asyncio.Handle]
+        self._scheduled: list[asyncio.TimerHandle]
 
     def time(self) -> float:
         return self._now
@@ -98,15 +100,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for work in list(self._in_threads.values()):
             work()
 
-    def pass_time(self, timeout: float | None) -> None:
-        """Called once a round, with the time until the next timer."""
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def _run_once(self) -> None:
+        """A round, as asyncio's own loop has it, which costs twice as much.
+
+        All that is ready runs. If nothing is, time passes until the next timer.
+        """
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0].cancelled():
+            heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
         self._rounds += 1
-        if timeout is None:
-            raise Stuck("nothing is ready, and no timer is set")
         if self._rounds > self.max_rounds:
             raise Stuck(f"no end after {self._rounds} rounds of the loop")
-        if timeout > 0:
-            self._now += timeout
+        if scheduled:
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                self._now += max(scheduled[0].when() - self._now, 0.0)
+            end = self._now + _RESOLUTION
+            while scheduled and scheduled[0].when() < end:
+                timer = heappop(scheduled)
+                timer._scheduled = False  # type: ignore[attr-defined]
+                ready.append(timer)
+        elif not ready and not self._stopping:  # type: ignore[attr-defined]
+            raise Stuck("nothing is ready, and no timer is set")
+        for _ in range(len(ready)):  # what becomes ready meanwhile has to wait for the next round
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
 
 def run(main: Coroutine[Any, Any, None], on_error: Any) -> None:

@@ -99,6 +99,7 @@ class Plan:
         self._digests = scan.digests()
         self._pack_blocks = pack_blocks
         self._pause = pause
+        self._until_pause = _AT_ONCE
         count = len(self._digests) // _DIGEST
         owners = before.owners[:count]
         gone = len(before) - len(owners)
@@ -126,9 +127,17 @@ class Plan:
             self.places.extend([i for i, o in enumerate(new, part.start) if o == _UNWRITTEN])
 
     def _parts(self, count: int) -> Iterator[slice]:
-        for start in range(0, count, _AT_ONCE):
-            yield slice(start, min(count, start + _AT_ONCE))
-            self._pause()
+        # What is left of one pass and the start of the next are a part together, so that little
+        # work is done without any pause.
+        start = 0
+        while start < count:
+            end = min(count, start + self._until_pause)
+            yield slice(start, end)
+            self._until_pause -= end - start
+            start = end
+            if not self._until_pause:
+                self._until_pause = _AT_ONCE
+                self._pause()
 
     def groups(self) -> Iterator[array[int]]:
         """The places of the blocks of each new pack."""
@@ -139,10 +148,12 @@ class Plan:
 
     def done(self, new: list[Pack], pause: Callable[[], object] = lambda: None) -> Blocks:
         """The blocks when a pack was written for each group."""
-        for index, group in enumerate(self.groups(), start=len(self._packs)):
+        first = len(self._packs)
+        for index, group in enumerate(self.groups(), start=first):
+            if index > first:
+                pause()
             for place in group:
                 self._owners[place] = index
-            pause()
         return Blocks(self._digests, self._owners, (*self._packs, *new))
 
 
