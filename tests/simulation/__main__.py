@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from tests.simulation import shrink, stack, world
+from tests.simulation import shrink, stack, workers, world
 from tests.simulation.runner import simulate_many
 
 
@@ -19,31 +19,44 @@ def main() -> int:
         type=int,
         help="how many worlds of the journal alone (default: three for ten of the whole)",
     )
+    parser.add_argument(
+        "--worker-seeds",
+        type=int,
+        help="how many worlds of workers (default: three for ten of the whole)",
+    )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes to use")
     parser.add_argument("--seed", type=int, help="only this world")
     parser.add_argument("--journal", action="store_true", help="with --seed: the journal alone")
+    parser.add_argument("--workers", action="store_true", help="with --seed: the world of workers")
     parser.add_argument("--trace", action="store_true", help="print what happens there")
     options = parser.parse_args()
     logging.getLogger("taquba").setLevel(logging.CRITICAL)
     if options.seed is not None:
-        return _one(options.seed, journal=options.journal, trace=options.trace)
-    count = options.journal_seeds
-    count = options.seeds * 3 // 10 if count is None else count
-    failed = _many("stack", range(options.first, options.first + options.seeds), options.jobs)
-    return _many("journal", range(options.first, options.first + count), options.jobs) or failed
+        kind = "workers" if options.workers else "journal" if options.journal else "stack"
+        return _one(seed=options.seed, kind=kind, trace=options.trace)
+    fewer = options.seeds * 3 // 10
+    failed = 0
+    for kind, count in (
+        ("stack", options.seeds),
+        ("journal", fewer if options.journal_seeds is None else options.journal_seeds),
+        ("workers", fewer if options.worker_seeds is None else options.worker_seeds),
+    ):
+        failed |= _many(kind, range(options.first, options.first + count), options.jobs)
+    return failed
 
 
-def _one(seed: int, *, journal: bool, trace: bool) -> int:
-    lived = world.simulate(seed) if journal else stack.simulate(seed)
+_SIMULATE = {"stack": stack.simulate, "journal": world.simulate, "workers": workers.simulate}
+
+
+def _one(seed: int, *, kind: str, trace: bool) -> int:
+    lived = _SIMULATE[kind](seed)
     if trace:
         print(lived.readable())
     if not lived.violations:
         print(f"seed {seed} keeps every promise")
-    elif isinstance(lived, stack.StackWorld):
-        print(shrink.explain(lived))
     else:
-        print(world.explain(lived))
+        _explain(lived)
     return bool(lived.violations)
 
 
@@ -57,11 +70,18 @@ def _many(kind: str, seeds: range, jobs: int) -> int:
     print("  " + ", ".join(f"{totals[what]} {what}" for what in sorted(totals)), flush=True)
     if broken:
         print(f"{len(broken)} worlds broke a promise: seeds {broken[:20]}", flush=True)
-        if kind == "stack":
-            print(shrink.explain(stack.simulate(broken[0])))
-        else:
-            print(world.explain(world.simulate(broken[0])))
+        _explain(_SIMULATE[kind](broken[0]))
     return bool(broken)
+
+
+def _explain(lived: stack.StackWorld | world.World | workers.WorkerWorld) -> None:
+    if isinstance(lived, stack.StackWorld):
+        print(shrink.explain(lived))
+    elif isinstance(lived, world.World):
+        print(world.explain(lived))
+    else:
+        print(f"seed {lived.seed} breaks promises:", *lived.violations[:10], sep="\n  - ")
+        print(f"again: python -m tests.simulation --workers --seed {lived.seed} --trace")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.simulation import stack, world
+from tests.simulation import stack, workers, world
 
 _SHARE = 25
 
@@ -21,7 +21,8 @@ def simulate_many(
     Args:
         seeds: Which.
         jobs: Processes to use.
-        kind: "stack" for journal, database and queue together; "journal" for it alone.
+        kind: "stack" for journal, database and queue together; "journal" for it alone;
+            "workers" for handlers over the whole.
     """
     shares = [(kind, seeds[start : start + _SHARE]) for start in range(0, len(seeds), _SHARE)]
     totals: Counter[str] = Counter()
@@ -64,5 +65,8 @@ def _simulate(kind: str, seed: int) -> tuple[Counter[str], list[str]]:
     if kind == "stack":
         stacked = stack.simulate(seed)
         return stacked.counts, stacked.violations
+    if kind == "workers":
+        busy = workers.simulate(seed)
+        return busy.counts, busy.violations
     simple = world.simulate(seed)
     return Counter(simple.counts, acknowledged=len(simple.acknowledged)), simple.violations

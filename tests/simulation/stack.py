@@ -182,7 +182,7 @@ def database_config(plan: Plan, folder: str, **given: Any) -> DatabaseConfig:
     )
 
 
-def _journal_config(**given: Any) -> JournalConfig:
+def journal_config(**given: Any) -> JournalConfig:
     return JournalConfig(window=4, first_retry_delay=0.02, max_retry_delay=0.5, prefetch=4, **given)
 
 
@@ -414,7 +414,7 @@ def _contents(world: StackWorld) -> dict[int, Tables | TaqubaError]:
     return found
 
 
-def _in_memory() -> str | None:
+def in_memory() -> str | None:
     """A folder that costs no disk access, where there is one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -422,7 +422,7 @@ def _in_memory() -> str | None:
 def simulate(seed: int, plan: Plan | None = None) -> StackWorld:
     """Live through the world of this seed. Same seed and plan, same trace."""
     plan = plan or Plan.of(seed)
-    with tempfile.TemporaryDirectory(prefix="taquba-world-", dir=_in_memory()) as scratch:
+    with tempfile.TemporaryDirectory(prefix="taquba-world-", dir=in_memory()) as scratch:
         world = StackWorld(seed, plan, scratch)
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -434,7 +434,7 @@ def simulate(seed: int, plan: Plan | None = None) -> StackWorld:
                 world.database_config,
             ),
             mock.patch("taquba.database._replica.DatabaseConfig", world.database_config),
-            mock.patch("taquba.queue._queue.JournalConfig", _journal_config),
+            mock.patch("taquba.queue._queue.JournalConfig", journal_config),
         ):
             try:
                 run(_history(world), on_error)
