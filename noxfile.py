@@ -1,4 +1,4 @@
-"""Sessions: tests, lint, types, docs, bench, simulate, faults. Each makes its own environment."""
+"""Tests, lint, types, docs, bench, simulate, stress, faults: each in its own environment."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def simulate(session: nox.Session) -> None:
     """Simulated worlds; give it --seeds N and --first K, or --seed K --trace for one world."""
     install(session)
     session.run("python", "-m", "tests.simulation", *session.posargs)
+
+
+@nox.session
+def stress(session: nox.Session) -> None:
+    """200,000 jobs over 50 queues with 20 kills; give it --jobs, --queues, --kills or --seed."""
+    install(session)
+    session.run("python", "-m", "tests.stress", *session.posargs)
 
 
 @nox.session
