@@ -16,6 +16,24 @@ import pytest
 
 SERVERS = Path(__file__).parent / "servers"
 
+_LONGEST_FIRST = ("faults", "process", "simulation", "objectstore", "database", "workflow")
+"""Folders whose files take long; with one of them at the end, all but one process are idle."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-xdist would hand out the files with the most tests first, which are the quick ones.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+
+    items.sort(key=rank)
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
