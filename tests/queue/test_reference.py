@@ -1,0 +1,119 @@
+"""Every edge case of the original queue has a test, or a decision that says why it differs.
+
+``python -m tests.queue.test_reference`` prints where each of them is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.queue.reference import LATER, LINES
+
+ROOT = Path(__file__).parents[2]
+
+# At the beginning of a docstring: "A3", "A3, A14: what it shows", "A3-A5".
+_LINE = r"[A-T]\d{1,2}"
+_IDS = re.compile(rf"{_LINE}(?:(?:,? and |, | |-|–|/){_LINE})*")
+
+DECIDED: dict[str, str] = {
+    "F19": "The reaper marks a lease, and later moves its job",
+    "F20": "A record that cannot be decoded stays where it is",
+    "G10": "Cursors of the claim scan are saved at close",
+    "G11": "Cursors of the claim scan are saved at close",
+    "R11": "A reader refuses a store that nobody has written yet",
+}
+"""Lines that are otherwise here: how their row in docs/decisions.md begins."""
+
+OPEN = set(
+    "C6 D8 D9 D10 D11 D12 D13 D14 D15 D16 D17 E12 E13 E14 E15 E18 E19 E20 E21 E22 F18 F21 F24 F26"
+    " G14 I7 J16 K2 K3 K4 K6 K7 K8 K9 K10 K11 K15 K18 K19 L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12"
+    " M1 M2 M3 M4 M5 M6 M7 M8 M9 M10 M11 M12 M13 M14 M15 M16 M17 M18 M19 M20 M21 O1 O2 O3 O4 O5 O6"
+    " O7 O8 O9 O10 O11 O12 O13 P12 P15 P17 Q8 Q9 Q10 Q11 Q12 Q13 R7 R9 R12 R13 R14 R15 R16 R17 R19"
+    " R20".split()
+)
+"""Lines of capabilities that are not there yet."""
+
+
+@cache
+def shown_by() -> dict[str, list[str]]:
+    """By line, the tests whose docstrings name it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    paths = (ROOT / "tests").rglob("test_*.py")
+    # The workflow layer has a list of its own.
+    for path in sorted(path for path in paths if path.parent.name != "workflow"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                ids = _IDS.match(ast.get_docstring(node) or "")
+                if ids is not None and node.name.startswith("test_"):
+                    for line in _each(ids[0]):
+                        found[line].append(f"{path.relative_to(ROOT)}::{node.name}")
+    return found
+
+
+def _each(text: str) -> list[str]:
+    lines: list[str] = []
+    for part in re.split(r",? and |, | |/", text):
+        first, *last = re.split("[-–]", part)
+        end = int(last[0][1:]) if last else int(first[1:])
+        lines += [f"{first[0]}{number}" for number in range(int(first[1:]), end + 1)]
+    return lines
+
+
+def decisions() -> list[str]:
+    """The first column of the table of decisions."""
+    text = (ROOT / "docs/decisions.md").read_text()
+    return re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+
+
+def test_every_line_is_known_once() -> None:
+    assert len(LINES) == 347
+    assert len({line[0] for line in LINES}) == 20
+    assert all(words for words in LINES.values())
+
+
+@pytest.mark.parametrize("area", sorted({line[0] for line in LINES}))
+def test_every_line_has_a_test_or_a_decision(area: str) -> None:
+    missing = {
+        line: words
+        for line, words in LINES.items()
+        if line[0] == area and area not in LATER
+        if line not in shown_by() and line not in DECIDED and line not in OPEN
+    }
+    assert not missing
+
+
+def test_every_decision_is_written_down() -> None:
+    rows = decisions()
+    assert set(DECIDED) <= set(LINES)
+    for line, beginning in DECIDED.items():
+        assert any(row.startswith(beginning) for row in rows), line
+
+
+def test_docstrings_name_lines_that_exist() -> None:
+    unknown = set(shown_by()) - set(LINES)
+    assert {line: shown_by()[line] for line in unknown} == {}
+
+
+def test_reading_docstrings() -> None:
+    assert _each("A3") == ["A3"]
+    assert _each("A3, B4 and C5") == ["A3", "B4", "C5"]
+    assert _each("A3-A5, B1–B2 C1/D2") == ["A3", "A4", "A5", "B1", "B2", "C1", "D2"]
+
+
+def main() -> None:
+    """Print the map."""
+    for line, words in LINES.items():
+        where = shown_by().get(line) or [
+            f"docs/decisions.md: {DECIDED[line]}" if line in DECIDED else LATER.get(line[0], "?")
+        ]
+        print(f"{line}\t{words}\t{'; '.join(where)}")
+
+
+if __name__ == "__main__":
+    main()
