@@ -33,8 +33,8 @@ _AREAS = {
         scheduled job is not claimable; due at once; due to the millisecond; idle promotion reads
         nothing; promotion after an idle pass; backoff after an idle pass; promoted record;
         wake with bytes; wake without bytes; wake in other states; wake of an unknown job;
-        wake after promotion; wake survives retries; wake out of a backoff; second wake erases bytes;
-        wake races promotion; wake ends a wait; promotion over several queues
+        wake after promotion; wake survives retries; wake out of a backoff; second wake erases
+        bytes; wake races promotion; wake ends a wait; promotion over several queues
     """,
     "E": """
         batches of claims; batch of none; claim after empty polls; claims after a drained queue;
