@@ -87,13 +87,18 @@ async def test_it_may_come_before_the_owner(tmp_path: Path) -> None:
 
 
 async def test_what_was_committed_before_is_shown_when_its_position_is(world: World) -> None:
+    """R17: a position that moves on shows that the owner commits."""
     queue = await world.open()
     async with Follower.open(world.store, clock=world.clock) as follower:
         await world.clock.advance(600)
         enqueued = await queue.enqueue("q", b"data")
         await follower.wait_for(queue.position)
         assert isinstance(await follower.get_job(enqueued.job_id), Job)
-        assert follower.position == queue.position
+        before = follower.position
+        assert before == queue.position
+        await queue.enqueue("q", b"more")
+        await follower.wait_for(queue.position)
+        assert follower.position > before
 
 
 async def test_waiting_until_a_job_is_dead(world: World) -> None:

@@ -63,6 +63,7 @@ async def all_pages(reader: QueueReader, state: JobState | None, limit: int) -> 
 
 
 async def test_jobs_and_counters(readers: Readers, queue: Queue) -> None:
+    """R9"""
     enqueued = await queue.enqueue("q", b"data", headers={"a": "b"}, priority=7, dedup_key="once")
     reader = await readers.of(queue)
     job = await reader.get_job(enqueued.job_id)
@@ -132,25 +133,29 @@ async def test_scheduled_jobs_are_listed_soonest_first(readers: Readers, queue: 
 async def test_claimed_jobs_are_listed_in_order_of_enqueueing(
     readers: Readers, queue: Queue
 ) -> None:
-    """R5"""
+    """R5, F24: by enqueueing, not by when their leases end."""
     for _ in range(4):
         await queue.enqueue("q", b"", priority=1)
         await queue.enqueue("other", b"")
     claims = [await take(queue, name) for _ in range(3) for name in ("q", "other")]
     wanted = [claim.job.id for claim in claims if claim.job.queue == "q"]
+    claims[0].renew(600)
+    claims[2].renew(1)
     reader = await readers.of(queue)
     assert await all_pages(reader, JobState.CLAIMED, 1) == [[job_id] for job_id in wanted]
 
 
 async def test_dead_jobs_are_listed_in_order_of_enqueueing(readers: Readers, queue: Queue) -> None:
-    made = [(await queue.enqueue("q", b"%d" % number)).job_id for number in range(3)]
-    claims = await queue.claim_many("q", 3)
+    """I7, R7"""
+    made = [(await queue.enqueue("q", b"%d" % number)).job_id for number in range(5)]
+    claims = await queue.claim_many("q", 5)
     for claim in reversed(claims):
         await queue.dead_letter(claim, "given up")
         await readers.world.clock.advance(1)
     await die(queue, "other")
     reader = await readers.of(queue)
-    assert await all_pages(reader, JobState.DEAD, 2) == [made[:2], made[2:]]
+    assert await all_pages(reader, JobState.DEAD, 2) == [made[:2], made[2:4], made[4:]]
+    assert (await reader.list_jobs("q", JobState.DEAD, limit=0)).jobs == ()
     assert (await reader.list_jobs("q", JobState.DEAD)).jobs[0].last_error == "given up"
 
 
