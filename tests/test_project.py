@@ -187,7 +187,8 @@ PUBLIC = {
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Follower Handler Job JobPage
         JobState KeyValue KeyValuePage KeyValueReader Lag QueueReader
         MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
-        MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH new_job NewJob
+        MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH
+        MAX_STREAMED_PAYLOAD_SIZE PAYLOAD_PREFIX new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
         QUEUE_CHECKS QueueTransaction Settled Settlement Worker
     """,

@@ -13,6 +13,7 @@
     ├── Fenced                     another process took the store over
     ├── Closed                     you closed it (or its owner failed) and went on using it
     ├── CorruptStore               stored data is damaged; taquba stops instead of guessing
+    ├── PayloadMissing             the object with a job's payload is gone
     ├── HistoryNotKept             a moment of the past from which nothing is left
     ├── StateFull                  memory or scratch disk has no room for the state
     ├── IncompatibleStore          written by a newer taquba
@@ -68,6 +69,7 @@ __all__ = [
     "MissingDependency",
     "ObjectExists",
     "ObjectNotFound",
+    "PayloadMissing",
     "PermanentError",
     "ReservedName",
     "RunNotFound",
@@ -167,6 +169,13 @@ class CorruptStore(TaqubaError):
 
 def _rebuild_corrupt_store(message: str, key: str) -> CorruptStore:
     return CorruptStore(message, key=key)
+
+
+class PayloadMissing(TaqubaError):
+    """The object that holds a job's payload is gone; something other than taquba deleted it.
+
+    Restore it from a backup or an older object version, and requeue the job.
+    """
 
 
 class StateFull(TaqubaError):

@@ -68,7 +68,8 @@ _TABLE = SchemaModule(
     ),
 )
 _OWN_PREFIXES = ("journal/", "checkpoints/", "chunks/")
-_REST = re.compile(r"(?P<epoch>\d{10})-(?P<made_at>\d{13})-[0-9a-f]{16}")
+_REST = re.compile(r"(?P<epoch>\d{10})-(?P<made_at>\d{13})-[0-9a-f]{16}(-\d{5})?")
+_PART = re.compile(r"-\d{5}")
 _LOOKS_PER_GRACE = 4
 _PAGE = 1000
 _LAST_MS = 10**13 - 1
@@ -104,7 +105,8 @@ class ObjectKeys:
     def new(self) -> Generator[str]:
         """A new key, held while the block runs: store the object, and commit what names it.
 
-        When the block ends, the object is either named or an orphan.
+        Several objects that belong together have the key with ``-00000``, ``-00001``, … behind
+        it. When the block ends, the objects are either named or orphans.
         """
         made_at = min(max(self._clock.now_ms(), 0), _LAST_MS)
         unique = self._clock.random_bytes(8).hex()
@@ -118,8 +120,10 @@ class ObjectKeys:
             self._held.discard(key)
 
     def is_held(self, key: str) -> bool:
-        """Whether the block that this key was made for still runs."""
-        return key in self._held
+        """Whether the block that this key, or that of its part, was made for still runs."""
+        return key in self._held or (
+            _PART.fullmatch(key[-6:]) is not None and key[:-6] in self._held
+        )
 
 
 @final

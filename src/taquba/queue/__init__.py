@@ -10,6 +10,7 @@ from taquba.queue._config import MAX_KV_VALUE_SIZE as MAX_KV_VALUE_SIZE
 from taquba.queue._config import MAX_PAYLOAD_SIZE as MAX_PAYLOAD_SIZE
 from taquba.queue._config import MAX_PRIORITY as MAX_PRIORITY
 from taquba.queue._config import MAX_QUEUE_NAME_LENGTH as MAX_QUEUE_NAME_LENGTH
+from taquba.queue._config import MAX_STREAMED_PAYLOAD_SIZE as MAX_STREAMED_PAYLOAD_SIZE
 from taquba.queue._config import PRIORITY_HIGH as PRIORITY_HIGH
 from taquba.queue._config import PRIORITY_LOW as PRIORITY_LOW
 from taquba.queue._config import PRIORITY_NORMAL as PRIORITY_NORMAL
@@ -21,6 +22,7 @@ from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
 from taquba.queue._opening import Opening as Opening
+from taquba.queue._payload_objects import PAYLOAD_PREFIX as PAYLOAD_PREFIX
 from taquba.queue._queue import Queue as Queue
 from taquba.queue._reading import KeyValueReader as KeyValueReader
 from taquba.queue._reading import QueueReader as QueueReader
@@ -50,6 +52,8 @@ __all__ = [
     "MAX_PAYLOAD_SIZE",
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
+    "MAX_STREAMED_PAYLOAD_SIZE",
+    "PAYLOAD_PREFIX",
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
     "PRIORITY_NORMAL",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from taquba._checks import wrong_type
 from taquba.errors import DuplicateJobId, InvalidState, JobNotFound
@@ -12,6 +14,10 @@ from taquba.queue._reading import QueueReader
 from taquba.queue._records import Claim, Job
 from taquba.queue._transaction import QueueTransaction
 
+if TYPE_CHECKING:
+    from taquba.queue._effects import NewJob
+    from taquba.queue._payloads import Staged
+
 __all__ = ["Calls", "check_claim", "check_effects"]
 
 
@@ -20,19 +26,46 @@ class Calls(QueueReader):
 
     _core: Core
 
-    def _committing(self) -> Committing:
-        return Committing(self._core)
+    def _committing(
+        self,
+        effects: Effects | None = None,
+        large: Iterable[NewJob] = (),
+        staged: Staged | None = None,
+    ) -> Committing:
+        """A transaction with these effects and with jobs whose payloads may be large; what is
+        large becomes an object before it.
+        """
+        if effects is not None and effects.largest > self._core.payloads.above:
+            large = (*large, *effects.jobs)
+        return Committing(self._core, large, staged)
 
 
 class Committing:
-    """``async with``: admission, a transaction around the body, durability after it."""
+    """``async with``: admission, a transaction around the body, durability after it.
 
-    __slots__ = ("_core", "_tx")
+    Large payloads are stored before, and deleted again unless the transaction names them.
+    """
 
-    def __init__(self, core: Core) -> None:
+    __slots__ = ("_core", "_large", "_staged", "_tx")
+
+    def __init__(self, core: Core, large: Iterable[NewJob], staged: Staged | None) -> None:
         self._core = core
+        self._large = large
+        self._staged = staged
 
     async def __aenter__(self) -> QueueTransaction:
+        if not self._large and self._staged is None:
+            return await self._enter()
+        self._staged = await self._core.payloads.stage(self._large, self._staged)
+        try:
+            tx = await self._enter()
+        except BaseException:
+            self._staged.finish()
+            raise
+        tx._stored = self._staged.stored
+        return tx
+
+    async def _enter(self) -> QueueTransaction:
         if not self._core.database.admitting:
             await self._core.database.admit()
         self._tx = QueueTransaction(self._core)
@@ -44,7 +77,11 @@ class Committing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._tx.__exit__(kind, error, trace)
+        try:
+            self._tx.__exit__(kind, error, trace)
+        finally:
+            if self._staged is not None:
+                self._staged.finish()
         if kind is None:
             await self._tx.confirmed()
         elif issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):

@@ -18,6 +18,8 @@ __all__ = [
     "MAX_PAYLOAD_SIZE",
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
+    "MAX_STREAMED_PAYLOAD_SIZE",
+    "OFFLOAD_PAYLOADS_ABOVE",
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
     "PRIORITY_NORMAL",
@@ -37,7 +39,11 @@ MAX_JOB_ID_LENGTH = 128
 MAX_DEDUP_KEY_LENGTH = 1024
 """Bytes of UTF-8 in a dedup key."""
 MAX_PAYLOAD_SIZE = 16 * 1024 * 1024
-"""Bytes of a job's payload, 16 MiB."""
+"""Bytes of a job's payload that is given, and delivered, as `bytes`: 16 MiB."""
+MAX_STREAMED_PAYLOAD_SIZE = 5 * 1024 * 1024 * 1024
+"""Bytes of a job's payload that is given as a stream, 5 GiB."""
+OFFLOAD_PAYLOADS_ABOVE = 256 * 1024
+"""Bytes up to which payloads are part of the state, unless `Queue.open` is told otherwise."""
 MAX_HEADERS_SIZE = 64 * 1024
 """Bytes of all of a job's header names and values together, in UTF-8."""
 MAX_KV_KEY_SIZE = 4096

@@ -8,6 +8,7 @@ from taquba.clock import Duration, seconds
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_claim, check_effects
 from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._delivering import deliver
 from taquba.queue._effects import Effects
 from taquba.queue._records import Claim, Settled
 from taquba.queue._transaction import QueueTransaction
@@ -29,13 +30,24 @@ class Consuming(Calls):
             lease: How long the job is held; default: the queue's `lease`.
 
         Raises:
+            PayloadMissing, CorruptStore, StoreError: See `claim_many`.
             Fenced: Another process took the store over.
         """
         claims = await self.claim_many(queue, 1, lease)
         return claims[0] if claims else None
 
     async def claim_many(self, queue: str, n: int, lease: Duration | None = None) -> list[Claim]:
-        """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`."""
+        """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`.
+
+        Payloads that are objects of their own are fetched, and leases begin to run then. A job
+        whose payload cannot be fetched is not delivered: it comes back with a delay, and the
+        attempt does not count; or it is dead, if the object is gone or damaged. The others are
+        delivered; if there is no other one, the error is raised.
+
+        Raises:
+            PayloadMissing, CorruptStore, StoreError: No payload could be fetched.
+            Fenced: Another process took the store over.
+        """
         name = _validate.queue_name(queue)
         count = _validate.count(n, MAX_BATCH_SIZE)
         lane = self._core.lane(name)
@@ -45,10 +57,10 @@ class Consuming(Calls):
             claims = tx.claim(lane, count, held) if count else []
         try:
             await tx.durable()
+            return await deliver(self._core, claims)
         except asyncio.CancelledError:
             self._release(claims)
             raise
-        return claims
 
     def _release(self, claims: list[Claim]) -> None:
         if self._core.database.stopped is None:
@@ -67,7 +79,7 @@ class Consuming(Calls):
         """
         check_claim(claim)
         check_effects(effects)
-        async with self._committing() as tx:
+        async with self._committing(effects) as tx:
             return tx.ack(claim, effects)
 
     async def nack(
@@ -95,7 +107,7 @@ class Consuming(Calls):
         text = _validate.error_text(error)
         if retry_after is not None:
             seconds(retry_after, name="retry_after")
-        async with self._committing() as tx:
+        async with self._committing(effects) as tx:
             return tx.nack(claim, text, effects, retry_after=retry_after)
 
     async def dead_letter(
@@ -110,5 +122,5 @@ class Consuming(Calls):
         check_claim(claim)
         check_effects(effects)
         text = _validate.error_text(error)
-        async with self._committing() as tx:
+        async with self._committing(effects) as tx:
             return tx.dead_letter(claim, text, effects)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from taquba.clock import Clock
     from taquba.database import Database
     from taquba.errors import TaqubaError
+    from taquba.queue._payload_objects import PayloadReader
+    from taquba.queue._payloads import Payloads
     from taquba.queue._records import Job
     from taquba.queue._transaction import QueueTransaction
 
@@ -67,8 +69,10 @@ class Core:
         clock: Clock,
         default_config: QueueConfig,
         configs: Mapping[str, QueueConfig],
+        payloads: Payloads,
     ) -> None:
         self.database = database
+        self.payloads = payloads
         self.clock = clock
         self.ids = IdFactory(clock)
         self.leases = LeaseRegistry(clock)
@@ -151,6 +155,7 @@ class OwnState:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.payloads: PayloadReader = core.payloads
 
     async def enter(self) -> None:
         pass
@@ -176,6 +181,9 @@ class OwnState:
     def counts(self, name: str) -> Sequence[int]:
         lane = self._core.lanes.get(name)
         return () if lane is None else lane.counts
+
+    async def catch_up(self) -> None:
+        pass
 
     async def leave(self) -> None:
         await self._core.database.barrier()

@@ -71,16 +71,19 @@ class Effects:
         Effects(jobs=1, puts=1, deletes=1)
     """
 
-    __slots__ = ("_sealed", "deletes", "jobs", "puts")
+    __slots__ = ("_sealed", "deletes", "jobs", "largest", "puts")
 
     jobs: list[NewJob]
     puts: dict[bytes, bytes]
     deletes: dict[bytes, None]
+    largest: int
+    """Bytes of the largest payload among the jobs."""
 
     def __init__(self) -> None:
         self.jobs = []
         self.puts = {}
         self.deletes = {}
+        self.largest = 0
         self._sealed = False
 
     def _seal(self) -> None:
@@ -109,19 +112,20 @@ class Effects:
     ) -> Effects:
         """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
         self._check_open()
-        self.jobs.append(
-            new_job(
-                queue,
-                payload,
-                headers=headers,
-                priority=priority,
-                run_at=run_at,
-                delay=delay,
-                dedup_key=dedup_key,
-                max_attempts=max_attempts,
-                job_id=job_id,
-            )
+        job = new_job(
+            queue,
+            payload,
+            headers=headers,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            dedup_key=dedup_key,
+            max_attempts=max_attempts,
+            job_id=job_id,
         )
+        self.jobs.append(job)
+        if len(job.payload) > self.largest:
+            self.largest = len(job.payload)
         return self
 
     def put(self, key: str | bytes, value: bytes) -> Effects:

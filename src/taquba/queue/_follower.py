@@ -13,6 +13,7 @@ from taquba.errors import InvalidUrl
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._opening import Opening, open_target
+from taquba.queue._payload_objects import PayloadReader
 from taquba.queue._reading import KeyValueReader, QueueReader
 from taquba.queue._schema import QUEUE_SCHEMA
 
@@ -48,12 +49,19 @@ class Follower(QueueReader):
         1
     """
 
-    def __init__(self, *, replica: Replica, clock: Clock, owned_store: ObjectStore | None) -> None:
+    def __init__(
+        self,
+        *,
+        replica: Replica,
+        store: ObjectStore,
+        clock: Clock,
+        owned_store: ObjectStore | None,
+    ) -> None:
         """Not for callers: use `Follower.open`."""
         self._replica = replica
         self._clock = clock
         self._owned_store = owned_store
-        self._source = _Copy(replica)
+        self._source = _Copy(replica, store)
         self.kv = KeyValueReader(self._source)
 
     @classmethod
@@ -129,7 +137,12 @@ class Follower(QueueReader):
                 if owned:
                     await store.close()
                 raise
-            return cls(replica=replica, clock=used_clock, owned_store=store if owned else None)
+            return cls(
+                replica=replica,
+                store=store,
+                clock=used_clock,
+                owned_store=store if owned else None,
+            )
 
         return Opening(opening, name="Follower")
 
@@ -221,8 +234,9 @@ class Follower(QueueReader):
 class _Copy:
     """A replica as a source to read from; everything in it is durable."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, store: ObjectStore) -> None:
         self._replica = replica
+        self.payloads = PayloadReader(store)
         self.enter = replica.enter
         self.rows = self.select = replica.rows
 
@@ -242,6 +256,9 @@ class _Copy:
             "SELECT pending, scheduled, claimed, done, dead FROM queues WHERE name = ?", (name,)
         )
         return rows[0] if rows else ()
+
+    async def catch_up(self) -> None:
+        await self._replica.refresh()
 
     async def leave(self) -> None:
         pass

@@ -84,6 +84,10 @@ class Lease:
             self.expires_at = self.registry.clock.monotonic() + self.duration
             self.registry.note_expiry(self.expires_at)
 
+    def suspend(self) -> None:
+        """The claim's holder cannot begin yet: no time runs until `start`."""
+        self.expires_at = float("inf")
+
     def renew(self, duration: float) -> None:
         """Let the lease end `duration` seconds from now; that can also shorten it."""
         self._check()

@@ -24,7 +24,7 @@ class Managing(Calls):
         """
         checked = _validate.job_id(job_id)
         check_effects(effects)
-        async with self._committing() as tx:
+        async with self._committing(effects) as tx:
             return tx.cancel(checked, effects)
 
     async def requeue_dead(self, job_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from datetime import datetime
 
 from taquba._checks import wrong_type
@@ -11,6 +11,7 @@ from taquba.errors import InvalidArgument
 from taquba.queue._calls import Calls, check_effects
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
+from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
 from taquba.queue._records import Enqueued
 
 __all__ = ["Producing"]
@@ -26,7 +27,7 @@ class Producing(Calls):
     async def enqueue(
         self,
         queue: str,
-        payload: bytes,
+        payload: bytes | PayloadSource,
         *,
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
@@ -43,7 +44,9 @@ class Producing(Calls):
 
         Args:
             queue: Name of the queue, 1 to 255 bytes; it comes into being with its first job.
-            payload: The job's bytes, at most 16 MiB.
+            payload: The job's bytes, at most 16 MiB. Or an async iterable of bytes, or a file
+                opened for reading bytes, of at most 5 GiB, which is not held in memory; whoever
+                claims such a job reads it with `stream_payload`, if it has more than 16 MiB.
             headers: Text for the handler; never looked at by taquba. At most 64 KiB.
             priority: Lower is served first; default: the queue's.
             run_at: Not before this (aware) time.
@@ -60,8 +63,13 @@ class Producing(Calls):
         Raises:
             InvalidArgument: Something of the above is wrong; nothing was written.
             DuplicateJobId: `job_id` is taken.
+            StoreError: A large payload could not be stored; nothing was committed.
             Fenced: Another process took the store over.
         """
+        staged: Staged | None = None
+        stream: PayloadSource | None = None
+        if not isinstance(payload, bytes) and isinstance(payload, (AsyncIterable, ReadablePayload)):
+            stream, payload = payload, b""
         job = new_job(
             queue,
             payload,
@@ -74,7 +82,13 @@ class Producing(Calls):
             job_id=job_id,
         )
         check_effects(effects)
-        async with self._committing() as tx:
+        payloads = self._core.payloads
+        large: tuple[NewJob, ...] = ()
+        if stream is not None:
+            job, staged = await payloads.stage_stream(job, stream)
+        elif len(job.payload) > payloads.above:
+            large = (job,)
+        async with self._committing(effects, large, staged) as tx:
             enqueued = tx.enqueue(job)
             if effects and enqueued.created:
                 enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
@@ -97,6 +111,7 @@ class Producing(Calls):
 
         Raises:
             InvalidArgument: Too many, or something is wrong with one; nothing was written.
+            StoreError: A large payload could not be stored; nothing was committed.
             Fenced: Another process took the store over.
         """
         single = isinstance(payloads, (bytes, bytearray, memoryview, str))
@@ -121,5 +136,6 @@ class Producing(Calls):
             )
         if not jobs:
             return []
-        async with self._committing() as tx:
+        above = self._core.payloads.above
+        async with self._committing(None, [x for x in jobs if len(x.payload) > above]) as tx:
             return [tx.enqueue(job) for job in jobs]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import NoneType, TracebackType
 from typing import Any, Literal, TypeVar, final
 
-from taquba._checks import wrong_type
+from taquba._checks import whole, wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
 from taquba.errors import (
@@ -20,20 +20,25 @@ from taquba.journal import JournalConfig
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._background import Background
-from taquba.queue._config import QueueConfig
+from taquba.queue._config import MAX_PAYLOAD_SIZE, OFFLOAD_PAYLOADS_ABOVE, QueueConfig
 from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
+from taquba.queue._effects import Effects
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
 from taquba.queue._opening import Opening, open_target
+from taquba.queue._payloads import Payloads
 from taquba.queue._producing import Producing
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
-from taquba.queue._worker import Handler, OnError, Worker
+from taquba.queue._worker import Handler, OnError, Settlement, Worker
 
 __all__ = ["Queue"]
 
 T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds that closing waits, at most, for payloads to be deleted."""
 
 
 @final
@@ -80,6 +85,7 @@ class Queue(Producing, Consuming, Managing):
         retain_history: Duration | None = None,
         state: Literal["memory", "disk"] = "memory",
         scratch: str | os.PathLike[str] | None = None,
+        offload_payloads_above: int | None = OFFLOAD_PAYLOADS_ABOVE,
     ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
 
@@ -101,6 +107,9 @@ class Queue(Producing, Consuming, Managing):
                 It is deleted at the end, and nothing depends on it.
             scratch: A local folder with room for scratch files, each as large as the state; the
                 system's by default. Checkpoints are put together there in either case.
+            offload_payloads_above: Payloads of more bytes than this are objects of their own,
+                and not part of the state. None: all are part of it. It may differ from one
+                opening to the next.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -129,6 +138,8 @@ class Queue(Producing, Consuming, Managing):
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
         folder = _validate.folder(scratch)
+        if offload_payloads_above is not None:
+            whole(offload_payloads_above, "offload_payloads_above", 0, MAX_PAYLOAD_SIZE)
         database_config = DatabaseConfig(retain_history=retain_history, state=state, scratch=folder)
 
         async def opening() -> Queue:
@@ -143,7 +154,14 @@ class Queue(Producing, Consuming, Managing):
                     config=database_config,
                     journal_config=journal,
                 )
-                core = Core(database, used_clock, config, configs)
+                payloads = Payloads(
+                    store,
+                    database,
+                    used_clock,
+                    above=offload_payloads_above,
+                    kept_in_history=retain_history is not None,
+                )
+                core = Core(database, used_clock, config, configs, payloads)
                 interrupted = recover(core)
                 if interrupted:
                     logger.info("took back %d jobs that the last process had", interrupted)
@@ -187,6 +205,7 @@ class Queue(Producing, Consuming, Managing):
     async def _close(self) -> None:
         self._background_task.cancel()
         await asyncio.gather(self._background_task, return_exceptions=True)
+        await self._core.payloads.close(min(self._close_timeout, _PATIENCE))
         try:
             await self._core.database.close(timeout=self._close_timeout)
         finally:
@@ -218,6 +237,20 @@ class Queue(Producing, Consuming, Managing):
         Call `await queue.ready()` before, so that a slow store is not flooded.
         """
         return QueueTransaction(self._core)
+
+    async def prepare(self, settlement: Settlement, effects: Effects | None) -> Settlement:
+        """A settlement that applies these effects, once their large payloads are stored.
+
+        In a transaction of one's own, payloads that were not stored before are part of the
+        state, however large they are.
+
+        Raises:
+            StoreError: One could not be stored.
+        """
+        payloads = self._core.payloads
+        if effects is None or effects.largest <= payloads.above:
+            return settlement
+        return await payloads.prepare(settlement, effects)
 
     async def ready(self) -> None:
         """Wait while more is waiting to be stored than may."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
+from taquba._checks import wrong_type
+from taquba.errors import PayloadMissing, ValueTooLarge
 from taquba.queue import _validate
-from taquba.queue._columns import JOB_COLUMNS
-from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._columns import JOB_COLUMNS, PAYLOAD_REF
+from taquba.queue._config import MAX_BATCH_SIZE, MAX_PAYLOAD_SIZE
 from taquba.queue._listing import Listing
+from taquba.queue._payload_objects import PayloadReader, PayloadRef
 from taquba.queue._records import (
+    Claim,
     Job,
     JobPage,
     JobState,
@@ -22,6 +26,9 @@ __all__ = ["KeyValueReader", "QueueReader", "Source"]
 
 class Source(Protocol):
     """Where the state is read: the owner's database, or a follower's copy."""
+
+    payloads: PayloadReader
+    """Reads the payloads that are no part of it."""
 
     async def enter(self) -> None:
         """Return when reading may begin. Between this and the reads nothing is awaited."""
@@ -49,6 +56,10 @@ class Source(Protocol):
 
     def counts(self, name: str) -> Sequence[int]:
         """How many jobs of a queue are in which state; nothing if nobody has used it."""
+        ...
+
+    async def catch_up(self) -> None:
+        """See at least what was committed before the call."""
         ...
 
     async def leave(self) -> None:
@@ -120,14 +131,66 @@ class QueueReader:
     _source: Source
 
     async def get_job(self, job_id: str) -> Job | None:
-        """The job as it is now, or None. What it reports is durable."""
+        """The job as it is now, or None. What it reports is durable.
+
+        It comes with its payload, if that has at most 16 MiB.
+
+        Raises:
+            PayloadMissing, CorruptStore: The object that holds the payload is gone, or damaged.
+            StoreError: It cannot be read now.
+        """
         checked = _validate.job_id(job_id)
+        job = await self._stored_job(checked)
+        if job is None or job.payload_fetched or job.payload_size > MAX_PAYLOAD_SIZE:
+            return job
+        ref = job._row[PAYLOAD_REF]
+        try:
+            return job._with_payload(await self._source.payloads.fetch(PayloadRef.parse(ref)))
+        except PayloadMissing:
+            await self._source.catch_up()
+            again = await self._stored_job(checked)
+            if again is None or again._row[PAYLOAD_REF] != ref:
+                return again  # it was removed meanwhile, and its payload with it
+            raise
+
+    async def _stored_job(self, checked: str) -> Job | None:
         source = self._source
         await source.enter()
         rows = source.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (checked,))
         job = Job(rows[0], source.queue_name(rows[0][2])) if rows else None
         await source.leave()
         return job
+
+    async def read_payload(self, job: Job | Claim) -> bytes:
+        """The whole payload of a job, wherever it is.
+
+        Raises:
+            ValueTooLarge: It has more than 16 MiB: use `stream_payload`.
+            PayloadMissing: It is gone, maybe since the job is.
+            CorruptStore, StoreError: It is damaged, or cannot be read now.
+        """
+        job = _as_job(job)
+        if job.payload_fetched:
+            return job.payload
+        if job.payload_size > MAX_PAYLOAD_SIZE:
+            raise ValueTooLarge(
+                f"the payload of job {job.id} has {job.payload_size:,} bytes: read it with "
+                "'async for part in stream_payload(job)'"
+            )
+        return await self._source.payloads.fetch(PayloadRef.parse(job._row[PAYLOAD_REF]))
+
+    def stream_payload(self, job: Job | Claim) -> AsyncGenerator[bytes, None]:
+        """``async for part in queue.stream_payload(claim)``: the payload in parts of up to
+        16 MiB, of which no more than one is in memory at a time.
+
+        Raises:
+            PayloadMissing: It is gone, maybe since the job is.
+            CorruptStore, StoreError: It is damaged, or cannot be read now.
+        """
+        job = _as_job(job)
+        if job.payload_fetched:
+            return _single(job.payload)
+        return self._source.payloads.stream(PayloadRef.parse(job._row[PAYLOAD_REF]))
 
     async def list_queues(self) -> list[str]:
         """The names of all queues that ever had a job, sorted. What it reports is durable."""
@@ -201,6 +264,18 @@ class QueueReader:
     def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows of the state as this process sees it; an owner's may not be durable yet."""
         return self._source.rows(sql, parameters)
+
+
+def _as_job(job: object) -> Job:
+    if isinstance(job, Claim):
+        return job.job
+    if not isinstance(job, Job):
+        raise wrong_type("expected a Job or a Claim", job)
+    return job
+
+
+async def _single(data: bytes) -> AsyncGenerator[bytes, None]:
+    yield data
 
 
 def _end_of_prefix(prefix: bytes) -> bytes | None:

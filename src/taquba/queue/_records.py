@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from taquba._checks import as_datetime
 from taquba._msgpack import unpack
 from taquba.clock import Duration, seconds
+from taquba.errors import InvalidState
 from taquba.queue._columns import (
     ATTEMPTS,
     CANCEL_REQUESTED,
@@ -22,11 +23,13 @@ from taquba.queue._columns import (
     LAST_ERROR,
     MAX_ATTEMPTS,
     PAYLOAD,
+    PAYLOAD_REF,
     PRIORITY,
     RUN_AT,
     STATE,
     WIDTH,
 )
+from taquba.queue._payload_objects import PayloadRef
 
 if TYPE_CHECKING:
     from taquba.queue._leases import CancelToken, Lease
@@ -166,8 +169,41 @@ class Job:
 
     @property
     def payload(self) -> bytes:
-        """The job's bytes."""
-        return self._row[PAYLOAD]  # type: ignore[no-any-return]
+        """The job's bytes.
+
+        Claims and `get_job` come with them. A listing does not fetch those that are objects of
+        their own (`is_offloaded`), and nothing fetches more than 16 MiB.
+
+        Raises:
+            InvalidState: They were not fetched: see `Queue.read_payload` and
+                `Queue.stream_payload`.
+        """
+        data: bytes = self._row[PAYLOAD]
+        if not data and self._row[PAYLOAD_REF] is not None:
+            raise InvalidState(
+                f"the {self.payload_size:,} bytes of job {self.id} were not fetched: "
+                "await read_payload(job), or iterate over stream_payload(job)"
+            )
+        return data
+
+    @property
+    def payload_size(self) -> int:
+        """How many bytes the payload has, fetched or not."""
+        ref = self._row[PAYLOAD_REF]
+        return len(self._row[PAYLOAD]) if ref is None else PayloadRef.parse(ref).size
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the payload is an object of its own, instead of a part of the state."""
+        return self._row[PAYLOAD_REF] is not None
+
+    @property
+    def payload_fetched(self) -> bool:
+        """Whether `payload` has the bytes."""
+        return self._row[PAYLOAD_REF] is None or bool(self._row[PAYLOAD])
+
+    def _with_payload(self, data: bytes) -> Job:
+        return Job((*self._row[:PAYLOAD], data, *self._row[PAYLOAD + 1 :]), self._queue)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
@@ -181,7 +217,7 @@ class Job:
     def __repr__(self) -> str:
         return (
             f"Job(id={self.id!r}, queue={self.queue!r}, state={self.state.name}, "
-            f"attempts={self.attempts}/{self.max_attempts}, payload=<{len(self.payload)} bytes>)"
+            f"attempts={self.attempts}/{self.max_attempts}, payload=<{self.payload_size} bytes>)"
         )
 
 

@@ -32,6 +32,9 @@ _ATTEMPTS = """CREATE TABLE attempts (
 )"""
 """How the earlier attempts of a job ended; `jobs.history` says how many entries it has."""
 
+_JOBS_STORED = "CREATE INDEX jobs_stored ON jobs (payload_ref) WHERE payload_ref IS NOT NULL"
+"""Which objects are named by jobs; jobs with a payload of their own are not in it."""
+
 QUEUE_SCHEMA = SchemaModule(
     name="queue",
     version=2,
@@ -76,12 +79,14 @@ QUEUE_SCHEMA = SchemaModule(
         "CREATE INDEX jobs_scheduled ON jobs (run_at) WHERE state = 1",
         "CREATE INDEX jobs_ended ON jobs (queue, state, ended_at) WHERE state >= 3",
         "CREATE UNIQUE INDEX jobs_dedup ON jobs (queue, dedup_key) WHERE dedup_key IS NOT NULL",
+        _JOBS_STORED,
         "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
         _ATTEMPTS,
     ),
     migrations={
         1: (
             *(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _NEW_IN_2),
+            _JOBS_STORED,
             _ATTEMPTS,
         ),
     },

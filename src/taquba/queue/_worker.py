@@ -13,7 +13,9 @@ import anyio
 from taquba._checks import whole, wrong_type
 from taquba.errors import ClaimLost, PermanentError
 from taquba.queue import _validate
+from taquba.queue._columns import PAYLOAD_REF
 from taquba.queue._core import Core, Lane, logger
+from taquba.queue._delivering import fetch_payload
 from taquba.queue._transaction import QueueTransaction
 
 if TYPE_CHECKING:
@@ -284,6 +286,8 @@ class Worker:
     async def _handle(self, claim: Claim) -> Settlement | None:
         """Run the handler; None when the lease expired meanwhile."""
         lease = claim._lease
+        if claim.job._row[PAYLOAD_REF] is not None:
+            await fetch_payload(self._core, claim)
         if not lease.live:
             return None
         task = asyncio.current_task()

@@ -88,7 +88,8 @@ class Delivery:
             outcome = check_outcome(result, run_id, number)
             if effects is not None:
                 self._runs.check_effects(effects)
-            return self._settle(claim, life, run_id, number, outcome, effects)
+            settlement = self._settle(claim, life, run_id, number, outcome, effects)
+            return settlement if effects is None else await self._queue.prepare(settlement, effects)
         except Exception as error:
             return self._failed(claim, life, run_id, number, error)
 

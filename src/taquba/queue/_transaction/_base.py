@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +36,7 @@ class TransactionBase:
         "_ended",
         "_moves",
         "_now_ms",
+        "_stored",
         "_tx",
         "_woken",
         "execute",
@@ -48,6 +50,7 @@ class TransactionBase:
         self._ended: list[Lease] = []
         self._woken: list[Lane] = []
         self._after: list[Callable[[], None]] = []
+        self._stored: dict[int, str] | None = None
         self._now_ms = core.clock.now_ms()
         self.execute: Execute = self._tx.execute
         """Run SQL on tables that are the caller's own, in the same transaction."""
@@ -114,6 +117,10 @@ class TransactionBase:
             await self.durable()
         else:
             await self._core.database.barrier()
+
+    def _forget_payload(self, ref: str) -> None:
+        """The job that named this object is gone."""
+        self._after.append(partial(self._core.payloads.forget, ref))
 
     def _before_commit(self) -> None:
         """Write what was put off."""

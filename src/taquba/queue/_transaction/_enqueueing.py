@@ -16,6 +16,7 @@ INSERT_JOB = (
     " run_at, claimed_at, ended_at, cancel_requested, dedup_key, last_error, headers, payload)"
     " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
+INSERT_STORED = INSERT_JOB.replace("payload)", "payload, payload_ref)").replace("?)", "?,?)")
 
 
 class Enqueueing(TransactionBase):
@@ -52,6 +53,7 @@ class Enqueueing(TransactionBase):
                 job.dedup_key,
                 job.headers,
                 job.payload,
+                None if self._stored is None else self._stored.get(id(job)),
             ),
             created=True,
         )
@@ -66,29 +68,30 @@ class Enqueueing(TransactionBase):
         dedup_key: str | None,
         headers: bytes | None,
         payload: bytes,
+        stored: str | None = None,
     ) -> str:
         state = PENDING if run_at is None else SCHEDULED
-        self.execute(
-            INSERT_JOB,
-            (
-                self._core.take_seq(),
-                job_id,
-                lane.number,
-                state,
-                priority,
-                0,
-                max_attempts,
-                self._now_ms,
-                run_at,
-                None,
-                None,
-                None,
-                dedup_key,
-                None,
-                headers,
-                payload,
-            ),
+        row = (
+            self._core.take_seq(),
+            job_id,
+            lane.number,
+            state,
+            priority,
+            0,
+            max_attempts,
+            self._now_ms,
+            run_at,
+            None,
+            None,
+            None,
+            dedup_key,
+            None,
+            headers,
         )
+        if stored is None:
+            self.execute(INSERT_JOB, (*row, payload))
+        else:
+            self.execute(INSERT_STORED, (*row, b"", stored))
         self._entered(lane, NOWHERE, state, run_at)
         return job_id
 

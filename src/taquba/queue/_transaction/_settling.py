@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taquba.errors import ClaimLost
 from taquba.queue import _validate
-from taquba.queue._columns import ATTEMPTS, HEADERS, ID, MAX_ATTEMPTS, PRIORITY, SEQ, STATE
+from taquba.queue._columns import (
+    ATTEMPTS,
+    HEADERS,
+    ID,
+    MAX_ATTEMPTS,
+    PAYLOAD_REF,
+    PRIORITY,
+    SEQ,
+    STATE,
+)
 from taquba.queue._core import Lane, logger
 from taquba.queue._effects import Effects
 from taquba.queue._leases import Lease
@@ -74,6 +83,22 @@ class Settling(Claiming):
             (row[ATTEMPTS] - 1, row[SEQ]),
         )
         self._entered(lane, CLAIMED, PENDING, None)
+
+    def postpone(self, claim: Claim, error: str, delay_ms: int) -> None:
+        """Give a job back untouched, but not before some time: its attempt does not count.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        lane = self._settle(claim)
+        row = claim.job._row
+        run_at = self._now_ms + delay_ms
+        self.execute(
+            "UPDATE jobs SET state = 1, attempts = ?, run_at = ?, claimed_at = NULL,"
+            " last_error = ? WHERE seq = ?",
+            (row[ATTEMPTS] - 1, run_at, error, row[SEQ]),
+        )
+        self._entered(lane, CLAIMED, SCHEDULED, run_at)
 
     def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
         """The job is done.
@@ -168,6 +193,8 @@ class Settling(Claiming):
         if lane.config.keep_done is None:
             self.execute(_REMOVE_CLAIMED, (row[SEQ],))
             self._moves.append((lane, CLAIMED, DONE))
+            if row[PAYLOAD_REF] is not None:
+                self._forget_payload(row[PAYLOAD_REF])
             return
         self.execute(_KEEP_DONE, (self._now_ms, row[SEQ]))
         self._moves.append((lane, CLAIMED, DONE))

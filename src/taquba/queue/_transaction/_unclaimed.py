@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taquba.errors import InvalidState, JobNotFound
-from taquba.queue._columns import CANCEL_REQUESTED, QUEUE, SEQ, STATE
+from taquba.queue._columns import CANCEL_REQUESTED, PAYLOAD_REF, QUEUE, SEQ, STATE
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
 from taquba.queue._records import Cancelled, CancelOutcome, JobState
@@ -47,6 +47,8 @@ class Unclaimed(Settling):
             return Cancelled(CancelOutcome.REQUESTED)
         self.execute("DELETE FROM jobs WHERE seq = ?", (row[SEQ],))
         self._moves.append((lane, row[STATE], NOWHERE))
+        if row[PAYLOAD_REF] is not None:
+            self._forget_payload(row[PAYLOAD_REF])
         return Cancelled(CancelOutcome.REMOVED, self.apply(effects))
 
     def requeue_dead(self, job_id: str) -> None:
@@ -72,12 +74,15 @@ class Unclaimed(Settling):
     def remove_ended(self, lane: Lane, state: JobState, before_ms: float, limit: int) -> int:
         """Remove kept records that ended at or before a time; how many."""
         rows = self.execute(
-            "SELECT seq FROM jobs WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ?"
+            "SELECT seq, payload_ref FROM jobs"
+            " WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ?"
             " LIMIT ?",
             (lane.number, int(state), before_ms, limit),
         ).fetchall()
-        for (seq,) in rows:
+        for seq, ref in rows:
             self.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
+            if ref is not None:
+                self._forget_payload(ref)
             if state is JobState.DEAD:
                 self._moves.append((lane, DEAD, NOWHERE))
         return len(rows)

@@ -1,0 +1,146 @@
+"""Payloads that are objects of their own: their keys, their bytes, and how they are read.
+
+A payload is one object, or several parts of one length; a job names them all by one reference.
+An object begins with a magic number and a digest of its key and its bytes, so that it is told
+when a store gives back something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, NamedTuple
+
+from taquba.errors import CorruptStore, ObjectNotFound, PayloadMissing
+
+if TYPE_CHECKING:
+    from taquba.objectstore import ObjectStore
+
+__all__ = ["PART_SIZE", "PAYLOAD_PREFIX", "PayloadReader", "PayloadRef", "encode", "part_key"]
+
+PAYLOAD_PREFIX = "payloads/"
+"""What the keys of payload objects begin with."""
+PART_SIZE = 8 * 1024 * 1024
+"""Bytes of each part of a payload that is streamed; the last one has the rest."""
+_MAGIC = b"tqp\x01"
+_DIGEST_SIZE = 16
+_HEADER_SIZE = len(_MAGIC) + _DIGEST_SIZE
+
+
+def part_key(key: str, number: int) -> str:
+    """The key of one of the objects of a payload."""
+    return f"{key}-{number:05d}"
+
+
+def base_key(part: str) -> str:
+    """What the keys of all objects of the same payload begin with."""
+    return part[:-6]
+
+
+class PayloadRef(NamedTuple):
+    """What a job's row says of a payload that is not in it."""
+
+    key: str
+    """What the keys of its objects begin with."""
+    size: int
+    """Bytes of the payload."""
+    part_size: int
+    """Bytes of it in each object but the last."""
+
+    def __str__(self) -> str:
+        return f"{self.key}:{self.size}:{self.part_size}"
+
+    @classmethod
+    def parse(cls, text: str) -> PayloadRef:
+        """The reverse of `str`.
+
+        Raises:
+            CorruptStore: It is no reference.
+        """
+        try:
+            key, size, part_size = text.split(":")
+            parsed = cls(key, int(size), int(part_size))
+        except ValueError:
+            parsed = None
+        if parsed is None or parsed.part_size < 1 or parsed.size < 0:
+            raise CorruptStore(f"a job's payload reference is damaged: {text[:100]!r}")
+        return parsed
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its objects, in their order."""
+        count = max(1, -(-self.size // self.part_size))
+        return [part_key(self.key, number) for number in range(count)]
+
+
+def encode(key: str, data: bytes) -> bytes:
+    """The object that holds `data` under `key`."""
+    return b"".join((_MAGIC, _digest(key, data), data))
+
+
+def _decode(key: str, stored: bytes) -> bytes:
+    data = stored[_HEADER_SIZE:]
+    if stored[:_HEADER_SIZE] != _MAGIC + _digest(key, data):
+        raise CorruptStore(
+            f"payload object {key!r} is damaged: its bytes are not those that were written. "
+            "Restore it from a backup or an older object version",
+            key=key,
+        )
+    return data
+
+
+def _digest(key: str, data: bytes) -> bytes:
+    digest = hashlib.blake2b(key.encode() + b"\0", digest_size=_DIGEST_SIZE)
+    digest.update(data)
+    return digest.digest()
+
+
+class PayloadReader:
+    """Reads payloads that are objects."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    async def fetch(self, ref: PayloadRef) -> bytes:
+        """The whole payload.
+
+        Raises:
+            PayloadMissing: An object of it is gone.
+            CorruptStore: One is damaged.
+            StoreError: The store failed.
+        """
+        keys = ref.keys
+        if len(keys) == 1:
+            parts = [await self._part(keys[0])]
+        else:
+            parts = await asyncio.gather(*map(self._part, keys))
+        data = b"".join(parts)
+        _check_size(ref, len(data))
+        return data
+
+    async def stream(self, ref: PayloadRef) -> AsyncGenerator[bytes, None]:
+        """The payload, part by part; raises as `fetch`."""
+        size = 0
+        for key in ref.keys:
+            part = await self._part(key)
+            size += len(part)
+            yield part
+        _check_size(ref, size)
+
+    async def _part(self, key: str) -> bytes:
+        try:
+            stored = await self.store.get(key)
+        except ObjectNotFound:
+            raise PayloadMissing(
+                f"payload object {key!r} is gone, and a job needs it: something other than taquba "
+                "deleted it. Restore it from a backup or an older object version"
+            ) from None
+        return _decode(key, stored)
+
+
+def _check_size(ref: PayloadRef, size: int) -> None:
+    if size != ref.size:
+        raise CorruptStore(
+            f"payload {ref.key!r} has {size:,} bytes, and its job says {ref.size:,}", key=ref.key
+        )
