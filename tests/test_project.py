@@ -190,7 +190,7 @@ PUBLIC = {
         MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH
         MAX_STREAMED_PAYLOAD_SIZE PAYLOAD_PREFIX new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
-        QUEUE_CHECKS QueueTransaction Settled Settlement Worker
+        QUEUE_CHECKS QueueTransaction Settled Settlement verify_queue Worker
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail

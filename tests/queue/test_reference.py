@@ -30,6 +30,7 @@ DECIDED: dict[str, str] = {
     "G10": "Cursors of the claim scan are saved at close",
     "G11": "Cursors of the claim scan are saved at close",
     "G14": "A reader can leave out the log",
+    "M17": "Payloads that are objects can be in a store",
     "R11": "A reader refuses a store that nobody has written yet",
     "R12": "A reader can leave out the log",
 }
@@ -37,9 +38,8 @@ DECIDED: dict[str, str] = {
 
 OPEN = (
     "C6 D8 D9 D10 D11 D12 D13 D14 D15 D16 D17 E12 E13 E14 E15 E18 E19 E20 E21 E22 J16 K2 K3 K4 "
-    "K6 K7 K8 K9 K10 K11 K15 K18 K19 L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12 M1 M2 M3 M4 M5 M6 "
-    "M7 M8 M9 M10 M11 M12 M13 M14 M15 M16 M17 M18 M19 M20 M21 O1 O2 O3 O4 O5 O6 O7 O8 O9 O10 "
-    "O11 O12 O13 P17 Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 R16 R19 R20 "
+    "K6 K7 K8 K9 K10 K11 K15 K18 K19 L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12 O1 O2 O3 O4 O5 O6 "
+    "O7 O8 O9 O10 O11 O12 O13 P17 Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 R16 R19 R20 "
 )
 """Lines of capabilities that are not there yet."""
 

@@ -117,7 +117,9 @@ async def gather(
     epochs: int,
 ) -> Info | None:
     """Look at a store; None if there is nothing of taquba's in it."""
-    stock = await survey(store)
+    from taquba.queue import PAYLOAD_PREFIX
+
+    stock = await survey(store, other_prefixes=(PAYLOAD_PREFIX,))
     if not (stock.entries.count or stock.checkpoints.count or stock.epoch_entries.count):
         return None
     newest = stock.stored_checkpoints[-1] if stock.stored_checkpoints else None
@@ -132,7 +134,7 @@ async def gather(
     try:
         if replica is not None:
             position = replica.position
-            stock = await survey(store, position=position)
+            stock = await survey(store, position=position, other_prefixes=(PAYLOAD_PREFIX,))
         else:
             position = await _known_position(store)
         tables, queues, size = _contents(replica)

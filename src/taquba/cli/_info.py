@@ -112,7 +112,7 @@ def _objects(info: Info) -> list[list[str]]:
         ("epoch entries", survey.epoch_entries),
         ("checkpoints", survey.checkpoints),
         ("chunks", survey.chunks),
-        ("others", survey.others),
+        ("payloads", survey.others),
         *((orphans.kind, orphans) for orphans in survey.orphans),
         ("total", survey.total),
     ]

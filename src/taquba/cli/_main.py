@@ -201,7 +201,8 @@ def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
         description=(
             "Walk the whole journal that is kept, check every digest, replay every entry, and\n"
             "compare the result with every checkpoint. Tell what is damaged, what that means,\n"
-            "and which objects nobody needs. Nothing is written."
+            "and which objects nobody needs. Payloads that are objects of their own must be\n"
+            "there, and of the right length. Nothing is written."
         ),
         examples=(
             "  taquba verify s3://bucket/app\n"
@@ -209,6 +210,9 @@ def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
             "  taquba verify s3://bucket/app --endpoint-url http://localhost:9000 \\\n"
             "      --option key=minio --option secret=minio123\n"
         ),
+    )
+    parser.add_argument(
+        "--payloads", action="store_true", help="also read the payloads that are objects"
     )
     _add_scratch(parser)
     _add_prices(parser)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from taquba.cli._arguments import Usage, opened, scheme, scratch_config
 from taquba.cli._prices import Prices, prices_for, removal
 from taquba.cli._text import amount, dollars, json_text, paragraph, size, table, time
-from taquba.database import Finding, Orphans, Progress, VerifyReport, verify
-from taquba.queue import QUEUE_CHECKS
+from taquba.database import Finding, Orphans, Progress, VerifyReport
+from taquba.queue import verify_queue
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
@@ -34,7 +34,13 @@ async def verify_command(options: argparse.Namespace, clock: Clock) -> int:
     store = await opened(options, clock)
     try:
         with _Line(clock) as line:
-            report = await verify(store, checks=QUEUE_CHECKS, config=config, progress=line.show)
+            report = await verify_queue(
+                store,
+                clock=clock,
+                config=config,
+                progress=line.show,
+                read_payloads=options.payloads,
+            )
     finally:
         await store.close()
     if report.empty:

@@ -38,6 +38,7 @@ from taquba.queue._records import QueueStats as QueueStats
 from taquba.queue._records import Settled as Settled
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
 from taquba.queue._verify import QUEUE_CHECKS as QUEUE_CHECKS
+from taquba.queue._verify_payloads import verify_queue as verify_queue
 from taquba.queue._worker import Handler as Handler
 from taquba.queue._worker import Settlement as Settlement
 from taquba.queue._worker import Worker as Worker
@@ -84,4 +85,5 @@ __all__ = [
     "Settlement",
     "Worker",
     "new_job",
+    "verify_queue",
 ]

@@ -73,6 +73,13 @@ class PayloadRef(NamedTuple):
         count = max(1, -(-self.size // self.part_size))
         return [part_key(self.key, number) for number in range(count)]
 
+    def objects(self) -> list[tuple[str, int]]:
+        """The keys of its objects, and how many bytes each of them has."""
+        keys = self.keys
+        last = self.size - (len(keys) - 1) * self.part_size
+        sizes = [self.part_size] * (len(keys) - 1) + [last]
+        return [(key, _HEADER_SIZE + size) for key, size in zip(keys, sizes, strict=True)]
+
 
 def encode(key: str, data: bytes) -> bytes:
     """The object that holds `data` under `key`."""
