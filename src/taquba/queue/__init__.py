@@ -11,6 +11,7 @@ from taquba.queue._config import MAX_PAYLOAD_SIZE as MAX_PAYLOAD_SIZE
 from taquba.queue._config import MAX_PRIORITY as MAX_PRIORITY
 from taquba.queue._config import MAX_QUEUE_NAME_LENGTH as MAX_QUEUE_NAME_LENGTH
 from taquba.queue._config import MAX_STREAMED_PAYLOAD_SIZE as MAX_STREAMED_PAYLOAD_SIZE
+from taquba.queue._config import MAX_WAKE_PAYLOAD_SIZE as MAX_WAKE_PAYLOAD_SIZE
 from taquba.queue._config import PRIORITY_HIGH as PRIORITY_HIGH
 from taquba.queue._config import PRIORITY_LOW as PRIORITY_LOW
 from taquba.queue._config import PRIORITY_NORMAL as PRIORITY_NORMAL
@@ -29,6 +30,9 @@ from taquba.queue._reading import QueueReader as QueueReader
 from taquba.queue._records import Cancelled as Cancelled
 from taquba.queue._records import CancelOutcome as CancelOutcome
 from taquba.queue._records import Claim as Claim
+from taquba.queue._records import Committed as Committed
+from taquba.queue._records import Completion as Completion
+from taquba.queue._records import CompletionOutcome as CompletionOutcome
 from taquba.queue._records import Enqueued as Enqueued
 from taquba.queue._records import Job as Job
 from taquba.queue._records import JobPage as JobPage
@@ -36,6 +40,8 @@ from taquba.queue._records import JobState as JobState
 from taquba.queue._records import KeyValuePage as KeyValuePage
 from taquba.queue._records import QueueStats as QueueStats
 from taquba.queue._records import Settled as Settled
+from taquba.queue._records import WakeOutcome as WakeOutcome
+from taquba.queue._records import Woken as Woken
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
 from taquba.queue._verify import QUEUE_CHECKS as QUEUE_CHECKS
 from taquba.queue._verify_payloads import verify_queue as verify_queue
@@ -54,6 +60,7 @@ __all__ = [
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
     "MAX_STREAMED_PAYLOAD_SIZE",
+    "MAX_WAKE_PAYLOAD_SIZE",
     "PAYLOAD_PREFIX",
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
@@ -63,6 +70,9 @@ __all__ = [
     "CancelToken",
     "Cancelled",
     "Claim",
+    "Committed",
+    "Completion",
+    "CompletionOutcome",
     "Effects",
     "Enqueued",
     "Follower",
@@ -83,6 +93,8 @@ __all__ = [
     "QueueTransaction",
     "Settled",
     "Settlement",
+    "WakeOutcome",
+    "Woken",
     "Worker",
     "new_job",
     "verify_queue",

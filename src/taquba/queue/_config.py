@@ -19,6 +19,7 @@ __all__ = [
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
     "MAX_STREAMED_PAYLOAD_SIZE",
+    "MAX_WAKE_PAYLOAD_SIZE",
     "OFFLOAD_PAYLOADS_ABOVE",
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
@@ -44,6 +45,8 @@ MAX_STREAMED_PAYLOAD_SIZE = 5 * 1024 * 1024 * 1024
 """Bytes of a job's payload that is given as a stream, 5 GiB."""
 OFFLOAD_PAYLOADS_ABOVE = 256 * 1024
 """Bytes up to which payloads are part of the state, unless `Queue.open` is told otherwise."""
+MAX_WAKE_PAYLOAD_SIZE = 256 * 1024
+"""Bytes that a wake attaches to its job, 256 KiB; they are always part of the state."""
 MAX_HEADERS_SIZE = 64 * 1024
 """Bytes of all of a job's header names and values together, in UTF-8."""
 MAX_KV_KEY_SIZE = 4096

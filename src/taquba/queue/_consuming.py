@@ -7,11 +7,14 @@ import asyncio
 from taquba.clock import Duration, seconds
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_claim, check_effects
+from taquba.queue._completions import wait_for_future
 from taquba.queue._config import MAX_BATCH_SIZE
+from taquba.queue._core import Lane
 from taquba.queue._delivering import deliver
 from taquba.queue._effects import Effects
 from taquba.queue._records import Claim, Settled
 from taquba.queue._transaction import QueueTransaction
+from taquba.queue._waiting import Waiter, WaitingClaims
 
 __all__ = ["Consuming"]
 
@@ -19,7 +22,9 @@ __all__ = ["Consuming"]
 class Consuming(Calls):
     """Takes jobs, and says what became of them."""
 
-    async def claim(self, queue: str, lease: Duration | None = None) -> Claim | None:
+    async def claim(
+        self, queue: str, lease: Duration | None = None, *, wait: Duration = 0
+    ) -> Claim | None:
         """Take the next pending job, or None if there is none.
 
         When this returns, the claim is durable: the attempt counts, whatever happens.
@@ -28,16 +33,24 @@ class Consuming(Calls):
         Args:
             queue: Name of the queue.
             lease: How long the job is held; default: the queue's `lease`.
+            wait: How long to wait for a job if there is none; ``float("inf")`` for ever. Those
+                who wait are served in the order in which they came, each as soon as there is
+                a job for it.
 
         Raises:
             PayloadMissing, CorruptStore, StoreError: See `claim_many`.
             Fenced: Another process took the store over.
+            Closed: The queue was closed while this waited.
         """
-        claims = await self.claim_many(queue, 1, lease)
+        claims = await self.claim_many(queue, 1, lease, wait=wait)
         return claims[0] if claims else None
 
-    async def claim_many(self, queue: str, n: int, lease: Duration | None = None) -> list[Claim]:
+    async def claim_many(
+        self, queue: str, n: int, lease: Duration | None = None, *, wait: Duration = 0
+    ) -> list[Claim]:
         """Take up to `n` (at most 10,000) pending jobs, in claim order; see `claim`.
+
+        With `wait`, it returns as soon as there is any job, with as many as there are then.
 
         Payloads that are objects of their own are fetched, and leases begin to run then. A job
         whose payload cannot be fetched is not delivered: it comes back with a delay, and the
@@ -52,12 +65,61 @@ class Consuming(Calls):
         count = _validate.count(n, MAX_BATCH_SIZE)
         lane = self._core.lane(name)
         held = _validate.lease_seconds(lane.config.lease if lease is None else lease)
+        patience = seconds(wait, name="wait")
         await self._core.database.admit()
         with QueueTransaction(self._core) as tx:
             claims = tx.claim(lane, count, held) if count else []
+        if not claims and count and patience:
+            tx, claims = await self._wait_for_claims(tx, lane, Waiter(count, held), patience)
         try:
             await tx.durable()
             return await deliver(self._core, claims)
+        except asyncio.CancelledError:
+            self._release(claims)
+            raise
+
+    async def _wait_for_claims(
+        self, tx: QueueTransaction, lane: Lane, waiter: Waiter, patience: float
+    ) -> tuple[QueueTransaction, list[Claim]]:
+        waiting = self._core.waiting.get(lane.number)
+        if waiting is None:
+            waiting = self._core.waiting[lane.number] = WaitingClaims(self._core, lane)
+        waiting.add(waiter)
+        served = waiter.future
+        try:
+            if await wait_for_future(served, patience, self._core.clock):
+                return served.result()
+        except asyncio.CancelledError:
+            if served.done() and served.exception() is None:
+                self._release(served.result()[1])
+            raise
+        finally:
+            waiting.remove(waiter)
+        return tx, []
+
+    async def claim_by_id(self, job_id: str, lease: Duration | None = None) -> Claim:
+        """Take one waiting job, whatever comes before it, and whenever it is due.
+
+        Otherwise as `claim`: the attempt counts, and the job's dedup key becomes free.
+
+        Args:
+            job_id: Id of the job.
+            lease: How long the job is held; default: the `lease` of its queue.
+
+        Raises:
+            JobNotFound: There is no such job.
+            InvalidState: The job is claimed, done or dead.
+            PayloadMissing, CorruptStore, StoreError: Its payload could not be fetched; see
+                `claim_many`.
+            Fenced: Another process took the store over.
+        """
+        checked = _validate.job_id(job_id)
+        held = None if lease is None else _validate.lease_seconds(lease)
+        claims: list[Claim] = []
+        try:
+            async with self._committing() as tx:
+                claims.append(tx.claim_by_id(checked, held))
+            return (await deliver(self._core, claims))[0]
         except asyncio.CancelledError:
             self._release(claims)
             raise

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taquba.ids import IdFactory
+from taquba.queue._completions import Completions
 from taquba.queue._config import QueueConfig, milliseconds
 from taquba.queue._leases import LeaseRegistry
 from taquba.queue._records import JobState
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from taquba.queue._payloads import Payloads
     from taquba.queue._records import Job
     from taquba.queue._transaction import QueueTransaction
+    from taquba.queue._waiting import WaitingClaims
 
 __all__ = ["Core", "Lane", "OwnState", "logger"]
 
@@ -88,6 +90,11 @@ class Core:
         """Told when a finished or dead record that is kept must be removed."""
         self.on_stop: list[Callable[[TaqubaError], None]] = []
         """Told when nothing can be claimed or settled here any more, and why."""
+        self.completions = Completions()
+        self.watched = self.completions.watched
+        """Jobs for whose end somebody waits."""
+        self.waiting: dict[int, WaitingClaims] = {}
+        """Calls that wait for jobs, by the numbers of their queues."""
         self._load()
         database.before_seal(self._write_counters)
         database.on_failure(self.stopped)
@@ -95,6 +102,7 @@ class Core:
     def stopped(self, error: TaqubaError) -> None:
         """The queue was closed, or stopped by itself."""
         self.leases.end_all()
+        self.completions.stop(error)
         for callback in list(self.on_stop):
             callback(error)
 

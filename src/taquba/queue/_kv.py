@@ -53,3 +53,42 @@ class KeyValue(KeyValueReader):
         with QueueTransaction(self._core) as tx:
             tx.delete(stored)
         await tx.confirmed()
+
+    async def compare_put(self, key: str | bytes, expected: bytes | None, value: bytes) -> bool:
+        """Write a key if it has the expected value, byte for byte; None: if it is absent.
+
+        Returns:
+            True: it was written. False: it has another value, and nothing was changed. Either
+            answer is durable.
+
+        Raises:
+            ValueTooLarge: The key or a value is over its limit.
+            Fenced: Another process took the store over.
+        """
+        stored, data = _validate.kv_key(key), _validate.kv_value(value)
+        before = None if expected is None else _validate.kv_expected(expected)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            if matches := tx.holds(stored, before):
+                tx.put(stored, data)
+        await tx.confirmed()
+        return matches
+
+    async def compare_delete(self, key: str | bytes, expected: bytes) -> bool:
+        """Delete a key if it has the expected value, byte for byte.
+
+        Returns:
+            True: it was deleted. False: it is absent or has another value, and nothing was
+            changed. Either answer is durable.
+
+        Raises:
+            ValueTooLarge: The key or the value is over its limit.
+            Fenced: Another process took the store over.
+        """
+        stored, before = _validate.kv_key(key), _validate.kv_expected(expected)
+        await self._core.database.admit()
+        with QueueTransaction(self._core) as tx:
+            if matches := tx.holds(stored, before):
+                tx.delete(stored)
+        await tx.confirmed()
+        return matches

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from copy import copy
+
+from taquba.clock import Duration
+from taquba.errors import JobNotFound, TaqubaError
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_effects
+from taquba.queue._columns import JOB_COLUMNS, QUEUE, SEQ, STATE
+from taquba.queue._completions import wait_for_future
+from taquba.queue._config import MAX_PAYLOAD_SIZE
+from taquba.queue._core import logger
 from taquba.queue._effects import Effects
-from taquba.queue._records import Cancelled
+from taquba.queue._records import Cancelled, Completion, CompletionOutcome, Job, JobState, Woken
 
 __all__ = ["Managing"]
 
@@ -26,6 +34,82 @@ class Managing(Calls):
         check_effects(effects)
         async with self._committing(effects) as tx:
             return tx.cancel(checked, effects)
+
+    async def wake(self, job_id: str, payload: bytes | None = None) -> Woken:
+        """Make a scheduled job claimable now, also one that backs off after a failure.
+
+        The job keeps its place in the queue. `Job.woken_at` tells its handler that it was woken
+        and did not become due; that and the bytes stay with the job through every retry, until
+        another wake replaces both. Of any other job nothing is changed.
+
+        Args:
+            job_id: Id of the job.
+            payload: Bytes for the handler, at most 256 KiB: `Job.wake_payload`. None: none,
+                also if an earlier wake attached some.
+
+        Raises:
+            ValueTooLarge: The bytes are over their limit.
+            Fenced: Another process took the store over.
+        """
+        checked = _validate.job_id(job_id)
+        data = None if payload is None else _validate.wake_payload(payload)
+        async with self._committing() as tx:
+            return tx.wake(checked, data)
+
+    async def wait_for_completion(self, job_id: str, timeout: Duration | None = None) -> Completion:
+        """Return when a job has ended, with its final record, also if the queue keeps none.
+
+        A retry, an expired lease or a requested cancellation is no end. What it reports is
+        durable. A job that ended before the call is found only while its record is kept.
+        The record comes with its payload, if that can be read and has at most 16 MiB; that of
+        a cancelled job does not if it was an object of its own.
+
+        Args:
+            job_id: Id of the job.
+            timeout: Give up after this long; the job is not affected. None: never.
+
+        Raises:
+            JobNotFound: There is no such job.
+            TimeoutError: The job had not ended in time.
+            Fenced: Another process took the store over.
+            Closed: The queue was closed while this waited.
+        """
+        checked = _validate.job_id(job_id)
+        patience = _validate.wait_seconds(timeout, "timeout")
+        core = self._core
+        row = core.database.execute(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (checked,)
+        ).fetchone()
+        if row is None:
+            await core.database.barrier()
+            raise JobNotFound(f"there is no job {job_id!r}")
+        if row[STATE] >= JobState.DONE:
+            await core.database.barrier()
+            done = row[STATE] == JobState.DONE
+            ended = CompletionOutcome.DONE if done else CompletionOutcome.DEAD
+            job = Job(row, core.lanes_by_number[row[QUEUE]].name)
+            return await self._with_payload(Completion(ended, job))
+        if core.database.stopped is not None:
+            raise copy(core.database.stopped)
+        end = core.completions.add(row[SEQ])
+        try:
+            if await wait_for_future(end, patience, core.clock):
+                return await self._with_payload(end.result())
+        finally:
+            core.completions.remove(row[SEQ], end)
+        raise TimeoutError(f"job {job_id!r} did not end in {patience:g} s; it goes on")
+
+    async def _with_payload(self, completion: Completion) -> Completion:
+        job = completion.job
+        cancelled = completion.outcome is CompletionOutcome.CANCELLED
+        if cancelled or job.payload_fetched or job.payload_size > MAX_PAYLOAD_SIZE:
+            return completion
+        try:
+            data = await self.read_payload(job)
+        except TaqubaError as error:
+            logger.warning("job %s ended, and its payload cannot be read: %s", job.id, error)
+            return completion
+        return Completion(completion.outcome, job._with_payload(data))
 
     async def requeue_dead(self, job_id: str) -> None:
         """Give a dead job a fresh start: all its attempts, at its old place in the queue.

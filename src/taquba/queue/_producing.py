@@ -8,11 +8,12 @@ from datetime import datetime
 from taquba._checks import wrong_type
 from taquba.clock import Duration
 from taquba.errors import InvalidArgument
+from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_effects
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
-from taquba.queue._records import Enqueued
+from taquba.queue._records import Committed, Enqueued
 
 __all__ = ["Producing"]
 
@@ -107,7 +108,8 @@ class Producing(Calls):
     ) -> list[Enqueued]:
         """Add up to 10,000 jobs, all or none, in the order of their payloads.
 
-        The options apply to every one of them; see `enqueue`.
+        The options apply to every one of them; see `enqueue`. Jobs that differ in more than
+        their payloads, or go to several queues, are added with `commit`.
 
         Raises:
             InvalidArgument: Too many, or something is wrong with one; nothing was written.
@@ -139,3 +141,47 @@ class Producing(Calls):
         above = self._core.payloads.above
         async with self._committing(None, [x for x in jobs if len(x.payload) > above]) as tx:
             return [tx.enqueue(job) for job in jobs]
+
+    async def commit(self, effects: Effects) -> Committed:
+        """Enqueue jobs, each with its own options, and write and delete keys: all or nothing.
+
+        Raises:
+            DuplicateJobId: A job id is taken; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        _check_some_effects(effects)
+        async with self._committing(effects) as tx:
+            return Committed(tx.apply(effects))
+
+    async def compare_and_commit(
+        self, compares: Mapping[str | bytes, bytes | None], effects: Effects
+    ) -> Committed | None:
+        """Commit effects if keys hold what they are expected to hold.
+
+        Nothing can come between the comparison and the commit, whether or not the effects
+        write the keys that are compared. Without compares it is `commit`.
+
+        Args:
+            compares: By key, the value it must have, byte for byte; None: it must be absent.
+            effects: Committed if every key matches.
+
+        Returns:
+            What became of the enqueues, or None if some key did not match and nothing was
+            changed. Either answer is durable.
+
+        Raises:
+            DuplicateJobId: A job id is taken; nothing was applied.
+            Fenced: Another process took the store over.
+        """
+        checked = _validate.compares(compares)
+        _check_some_effects(effects)
+        async with self._committing(effects) as tx:
+            if not all(tx.holds(key, expected) for key, expected in checked.items()):
+                return None
+            return Committed(tx.apply(effects))
+
+
+def _check_some_effects(effects: object) -> None:
+    if effects is None:
+        raise wrong_type("effects must be an Effects", effects)
+    check_effects(effects)

@@ -27,7 +27,9 @@ from taquba.queue._columns import (
     PRIORITY,
     RUN_AT,
     STATE,
+    WAKE_PAYLOAD,
     WIDTH,
+    WOKEN_AT,
 )
 from taquba.queue._payload_objects import PayloadRef
 
@@ -38,6 +40,9 @@ __all__ = [
     "CancelOutcome",
     "Cancelled",
     "Claim",
+    "Committed",
+    "Completion",
+    "CompletionOutcome",
     "Enqueued",
     "Job",
     "JobPage",
@@ -45,6 +50,8 @@ __all__ = [
     "KeyValuePage",
     "QueueStats",
     "Settled",
+    "WakeOutcome",
+    "Woken",
 ]
 
 
@@ -139,6 +146,16 @@ class Job:
     def failed_at(self) -> datetime | None:
         """When it was given up."""
         return as_datetime(self._row[ENDED_AT]) if self._row[STATE] == JobState.DEAD else None
+
+    @property
+    def woken_at(self) -> datetime | None:
+        """When `Queue.wake` last made it claimable before its time; stays with the job."""
+        return as_datetime(self._row[WOKEN_AT])
+
+    @property
+    def wake_payload(self) -> bytes | None:
+        """The bytes that the last wake attached, or None; they stay with the job."""
+        return self._row[WAKE_PAYLOAD]  # type: ignore[no-any-return]
 
     @property
     def cancel_requested(self) -> bool:
@@ -310,6 +327,52 @@ class Cancelled:
     outcome: CancelOutcome
     effects: tuple[Enqueued, ...] = ()
     """What became of the enqueues among the effects; empty unless the job was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a commit of effects did."""
+
+    effects: tuple[Enqueued, ...] = ()
+    """What became of the enqueues, in their order."""
+
+
+class WakeOutcome(Enum):
+    """What a wake came to."""
+
+    WOKEN = "woken"
+    """The job waited for its time, and is claimable now."""
+    NOT_SCHEDULED = "not scheduled"
+    """There is such a job, but it does not wait for its time; nothing was changed."""
+    NOT_FOUND = "not found"
+    """There is no such job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """What a wake did."""
+
+    outcome: WakeOutcome
+
+
+class CompletionOutcome(Enum):
+    """How a job ended."""
+
+    DONE = "done"
+    """It was acknowledged."""
+    DEAD = "dead"
+    """It was given up: see `Job.last_error`."""
+    CANCELLED = "cancelled"
+    """It was removed before a worker had it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The end of a job."""
+
+    outcome: CompletionOutcome
+    job: Job
+    """Its final record, also if the queue keeps none; a cancelled job as it was before."""
 
 
 @dataclass(frozen=True, slots=True)

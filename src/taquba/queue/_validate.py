@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from taquba._checks import blob, error_text, identifier, utf8, whole, wrong_type
 from taquba._msgpack import pack
@@ -25,11 +26,13 @@ from taquba.queue._config import (
     MAX_PAYLOAD_SIZE,
     MAX_PRIORITY,
     MAX_QUEUE_NAME_LENGTH,
+    MAX_WAKE_PAYLOAD_SIZE,
 )
 from taquba.queue._records import JobState
 
 __all__ = [
     "attempts",
+    "compares",
     "count",
     "dedup_key",
     "due_ms",
@@ -38,6 +41,7 @@ __all__ = [
     "headers",
     "job_id",
     "job_state",
+    "kv_expected",
     "kv_key",
     "kv_value",
     "lease_seconds",
@@ -45,6 +49,8 @@ __all__ = [
     "payload",
     "priority",
     "queue_name",
+    "wait_seconds",
+    "wake_payload",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -140,6 +146,33 @@ def kv_key(value: object) -> bytes:
 
 def kv_value(value: object) -> bytes:
     return blob(value, name="a value", limit=MAX_KV_VALUE_SIZE)
+
+
+def kv_expected(value: object) -> bytes:
+    """What a key must hold for a compare to match."""
+    return blob(value, name="the expected value", limit=MAX_KV_VALUE_SIZE)
+
+
+def compares(value: object) -> dict[bytes, bytes | None]:
+    """What keys must hold (or, with None, that they must be absent) for a commit."""
+    if not isinstance(value, Mapping):
+        raise wrong_type("compares must map keys to the bytes expected, or None", value)
+    checked: dict[bytes, bytes | None] = {}
+    for key, expected in cast("Mapping[object, object]", value).items():
+        stored = kv_key(key)
+        if stored in checked:
+            raise InvalidArgument(f"key {key!r} is compared twice, as str and as bytes")
+        checked[stored] = None if expected is None else kv_expected(expected)
+    return checked
+
+
+def wake_payload(value: object) -> bytes:
+    return blob(value, name="the payload of a wake", limit=MAX_WAKE_PAYLOAD_SIZE)
+
+
+def wait_seconds(value: Duration | None, name: str) -> float:
+    """How long to wait at most; infinitely where None was given."""
+    return float("inf") if value is None else seconds(value, name=name)
 
 
 def due_ms(run_at: datetime | None, delay: Duration | None, now_ms: int) -> int | None:

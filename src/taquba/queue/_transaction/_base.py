@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from taquba.queue._columns import JOB_COLUMNS
 from taquba.queue._core import Core, Lane
 from taquba.queue._leases import Lease
-from taquba.queue._records import JobState
+from taquba.queue._records import Completion, CompletionOutcome, Job, JobState
 
 if TYPE_CHECKING:
     from taquba.database import Execute, Transaction
@@ -121,6 +121,13 @@ class TransactionBase:
     def _forget_payload(self, ref: str) -> None:
         """The job that named this object is gone."""
         self._after.append(partial(self._core.payloads.forget, ref))
+
+    def _completes(self, seq: int, outcome: CompletionOutcome, job: Job) -> None:
+        """A job ends: tell those who wait for that, once it is durable."""
+        completions = self._core.completions
+        if seq in completions.watched:
+            end = Completion(outcome, job)
+            self._after.append(lambda: completions.ended(seq, end, self._tx))
 
     def _before_commit(self) -> None:
         """Write what was put off."""

@@ -106,6 +106,11 @@ class Enqueueing(TransactionBase):
             self.delete(key)
         return results
 
+    def holds(self, key: bytes, expected: bytes | None) -> bool:
+        """Whether a key of the key-value store has this value; None: whether it is absent."""
+        row = self.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
+        return (None if row is None else row[0]) == expected
+
     def put(self, key: bytes, value: bytes) -> None:
         """Write a key of the key-value store."""
         self.execute(

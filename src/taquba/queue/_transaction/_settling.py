@@ -9,18 +9,21 @@ from taquba.errors import ClaimLost
 from taquba.queue import _validate
 from taquba.queue._columns import (
     ATTEMPTS,
+    ENDED_AT,
     HEADERS,
     ID,
     MAX_ATTEMPTS,
+    PAYLOAD,
     PAYLOAD_REF,
     PRIORITY,
     SEQ,
     STATE,
+    WIDTH,
 )
 from taquba.queue._core import Lane, logger
 from taquba.queue._effects import Effects
 from taquba.queue._leases import Lease
-from taquba.queue._records import Claim, Job, JobState, Settled
+from taquba.queue._records import Claim, CompletionOutcome, Job, JobState, Settled
 from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, PENDING, SCHEDULED
 from taquba.queue._transaction._claiming import Claiming, Successor
 
@@ -190,6 +193,8 @@ class Settling(Claiming):
         return self._core.lanes_by_number[lease.queue_number]
 
     def _finish(self, lane: Lane, row: Sequence[Any]) -> None:
+        if self._core.watched:
+            self._note_end(lane, row, CompletionOutcome.DONE)
         if lane.config.keep_done is None:
             self.execute(_REMOVE_CLAIMED, (row[SEQ],))
             self._moves.append((lane, CLAIMED, DONE))
@@ -202,5 +207,15 @@ class Settling(Claiming):
 
     def _bury(self, lane: Lane, row: Sequence[Any], error: str) -> None:
         self.execute(_END, (DEAD, self._now_ms, error, None, row[SEQ]))
+        if self._core.watched:
+            self._note_end(lane, row, CompletionOutcome.DEAD)
         self._moves.append((lane, CLAIMED, DEAD))
         self._core.on_kept(self._now_ms + lane.keep_ms[DEAD])
+
+    def _note_end(self, lane: Lane, row: Sequence[Any], outcome: CompletionOutcome) -> None:
+        """Somebody waits for the ends of jobs: this one's final record may be wanted."""
+        stored = list(self._get(row[SEQ]) or row[:WIDTH])
+        if outcome is CompletionOutcome.DONE:
+            stored[STATE], stored[ENDED_AT] = DONE, self._now_ms
+        stored[PAYLOAD] = row[PAYLOAD]  # with the bytes, if they were fetched for the claim
+        self._completes(row[SEQ], outcome, Job(tuple(stored), lane.name))

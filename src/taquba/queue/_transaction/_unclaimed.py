@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from taquba.errors import InvalidState, JobNotFound
+from taquba.queue import _validate
 from taquba.queue._columns import CANCEL_REQUESTED, PAYLOAD_REF, QUEUE, SEQ, STATE
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
-from taquba.queue._records import Cancelled, CancelOutcome, JobState
+from taquba.queue._leases import Lease
+from taquba.queue._records import (
+    Cancelled,
+    CancelOutcome,
+    Claim,
+    CompletionOutcome,
+    Job,
+    JobState,
+    WakeOutcome,
+    Woken,
+)
 from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._settling import Settling
 
@@ -29,6 +40,55 @@ class Unclaimed(Settling):
             self._entered(self._core.lanes_by_number[number], SCHEDULED, PENDING, None)
         return len(rows)
 
+    def wake(self, job_id: str, payload: bytes | None = None) -> Woken:
+        """Make a scheduled job pending before its time, and attach bytes to it."""
+        row = self._find(job_id)
+        if row is None:
+            return Woken(WakeOutcome.NOT_FOUND)
+        if row[STATE] != SCHEDULED:
+            return Woken(WakeOutcome.NOT_SCHEDULED)
+        self.execute(
+            "UPDATE jobs SET state = 0, run_at = NULL, woken_at = ?, wake_payload = ?"
+            " WHERE seq = ?",
+            (self._now_ms, payload, row[SEQ]),
+        )
+        self._entered(self._core.lanes_by_number[row[QUEUE]], SCHEDULED, PENDING, None)
+        return Woken(WakeOutcome.WOKEN)
+
+    def claim_by_id(self, job_id: str, lease_seconds: float | None = None) -> Claim:
+        """Claim one waiting job, whatever comes before it and whenever it is due.
+
+        The lease is the queue's, unless another is given.
+
+        Raises:
+            JobNotFound: There is no such job.
+            InvalidState: The job is claimed, done or dead.
+        """
+        if self._deferred:
+            self._write_deferred()
+        row = self._find(job_id)
+        if row is None:
+            raise JobNotFound(f"there is no job {job_id!r}")
+        before = row[STATE]
+        if before not in (PENDING, SCHEDULED):
+            state = JobState(before).name.lower()
+            raise InvalidState(f"job {job_id!r} is {state}: only a job that waits can be claimed")
+        lane = self._core.lanes_by_number[row[QUEUE]]
+        self.execute(
+            "UPDATE jobs SET state = 2, attempts = attempts + 1, claimed_at = ?, run_at = NULL,"
+            " dedup_key = NULL WHERE seq = ?",
+            (self._now_ms, row[SEQ]),
+        )
+        self._moves.append((lane, before, CLAIMED))
+        if lease_seconds is None:
+            lease_seconds = _validate.lease_seconds(lane.config.lease)
+        lease = Lease(row[SEQ], lane.number, lease_seconds, self._core.leases)
+        claimed = tuple(self._get(row[SEQ]) or ())
+        if row[CANCEL_REQUESTED]:
+            lease.cancel_token._fire()
+        self._claimed.append(lease)
+        return Claim(Job(claimed, lane.name), lease)
+
     def cancel(self, job_id: str, effects: Effects | None = None) -> Cancelled:
         """Remove a waiting job, or ask the worker that has it to stop.
 
@@ -49,6 +109,8 @@ class Unclaimed(Settling):
         self._moves.append((lane, row[STATE], NOWHERE))
         if row[PAYLOAD_REF] is not None:
             self._forget_payload(row[PAYLOAD_REF])
+        if self._core.watched:
+            self._completes(row[SEQ], CompletionOutcome.CANCELLED, Job(tuple(row), lane.name))
         return Cancelled(CancelOutcome.REMOVED, self.apply(effects))
 
     def requeue_dead(self, job_id: str) -> None:
