@@ -37,9 +37,8 @@ DECIDED: dict[str, str] = {
 """Lines that are otherwise here: how their row in docs/decisions.md begins."""
 
 OPEN = (
-    "C6 D8 D9 D10 D11 D12 D13 D14 D15 D16 D17 E12 E13 E14 E15 E18 E19 E20 E21 E22 J16 K2 K3 K4 "
-    "K6 K7 K8 K9 K10 K11 K15 K18 K19 L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12 O1 O2 O3 O4 O5 O6 "
-    "O7 O8 O9 O10 O11 O12 O13 P17 Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 R16 R19 R20 "
+    "K15 K18 K19 L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12 P17 Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 "
+    "R16 R19 R20 "
 )
 """Lines of capabilities that are not there yet."""
 
