@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from taquba.errors import StoreUnavailable
 from taquba.queue import QueueTransaction
 from taquba.queue._core import Lane
 from taquba.queue._leases import Lease
+from taquba.queue._payloads import Payloads
 from tests.simulation import shrink
 from tests.simulation.runner import simulate_many
 from tests.simulation.workers import Plan, simulate
@@ -143,6 +146,17 @@ def what_becomes_due_wakes_nobody(patch: Patch) -> None:
         return count
 
     patch(QueueTransaction, "promote", quietly)
+
+
+@fault("lost_payload", "not_worked_off", within=40, slots=3, deaths=0.7, offload_above=20)
+def payloads_go_before_their_jobs(patch: Patch) -> None:
+    async def at_once(self: Payloads) -> None:
+        doomed, self._doomed = self._doomed, []
+        self._deleting = None
+        with suppress(StoreUnavailable):
+            await self.store.delete(doomed)
+
+    patch(Payloads, "_delete", at_once)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -18,7 +18,7 @@ class End:
     """What was there when everything had been worked off."""
 
     jobs: Mapping[str, tuple[Any, ...]]
-    """By id: state, attempts, and the most there may be."""
+    """By id: state, attempts, the most there may be, and the last error."""
     notes: Mapping[str, str]
     """What settlements and cancellations noted, in the same commit."""
     done: Mapping[str, int]
@@ -50,6 +50,11 @@ def too_many_attempts(job: str, attempts: int, most: int) -> str:
 def runs_twice(job: str, running: Collection[str]) -> str:
     """No process works on a job in two tasks at once."""
     return f"job {job} is started while it still runs here" if job in running else ""
+
+
+def wrong_payload(job: str, found: bytes, expected: bytes) -> str:
+    """What a handler gets is what was enqueued."""
+    return "" if found == expected else f"job {job} came with {found!r}"
 
 
 def not_worked_off(left: Mapping[str, int]) -> str:
@@ -91,6 +96,12 @@ def dead_too_late(end: End) -> str:
     """No job dies of more attempts than it may have."""
     late = {job: row for job, row in end.jobs.items() if row[1] > row[2]}
     return f"too many attempts: {late}" if late else ""
+
+
+def lost_payload(end: End) -> str:
+    """No job dies because its payload is gone."""
+    lost = {job: row[3] for job, row in end.jobs.items() if "payload" in (row[3] or "")}
+    return f"died without payload: {lost}" if lost else ""
 
 
 def started_early(started: Iterable[tuple[str, int, float]], steps: Sequence[Step]) -> str:

@@ -48,6 +48,8 @@ class Plan:
     lease: float
     backoff: float
     keep_done: float | None
+    offload_above: int | None
+    """Bytes of payload above which it is an object."""
     restarts: float
     """Share of lives whose workers end, one way or the other, and are replaced."""
     cancels: int
@@ -67,6 +69,7 @@ class Plan:
             lease=random.choice((0.4, 2.0, 30.0)),
             backoff=random.choice((0.0, 0.0, 0.2)),
             keep_done=random.choice((None, None, 1.0)),
+            offload_above=random.choice((None, 20, 20)),
             restarts=random.choice((0.0, 0.5)),
             cancels=random.choice((0, 3)),
             weather=Weather(
@@ -164,6 +167,7 @@ class Life:
                     clock=self.process.clock,
                     scratch=self.world.scratch,
                     close_timeout=1.0,
+                    offload_payloads_above=plan.offload_above,
                 )
             except StoreError:
                 await self.process.sleep(0.2)
@@ -206,7 +210,7 @@ class Life:
                 job_id = f"j{world.made}"
                 await queue.enqueue(
                     random.choice(LANES),
-                    b"",
+                    payload_of(job_id),
                     job_id=job_id,
                     priority=random.choice((None, None, 5)),
                     delay=random.choice((None, None, None, 0.05, 1.0)),
@@ -263,6 +267,7 @@ class Life:
         world.started.append((job.id, job.attempts, process.loop.time()))
         world.check(must.too_many_attempts, job.id, job.attempts, job.max_attempts)
         world.check(must.runs_twice, job.id, self.running)
+        world.check(must.wrong_payload, job.id, job.payload, payload_of(job.id))
         self.running.add(job.id)
         try:
             return await self.behave(claim)
@@ -351,10 +356,20 @@ class Life:
             note(tx, f"done/{job.id}", job.attempts)
             note(tx, f"count/{job.queue}", 1)
             if kind == "chain":
-                tx.enqueue(new_job(job.queue, b"", job_id=f"{job.id}-next"))
+                follower = f"{job.id}-next"
+                tx.enqueue(new_job(job.queue, payload_of(follower), job_id=follower))
                 note(tx, f"next/{job.id}", 1)
 
         return settle
+
+
+def payload_of(job_id: str) -> bytes:
+    """What a job carries: as much as an object is made for, or not."""
+    return job_id.encode() * (10 if hash_of(job_id) % 2 else 1)
+
+
+def hash_of(job_id: str) -> int:
+    return sum(job_id.encode())
 
 
 def note(tx: QueueTransaction, key: str, number: int) -> None:
@@ -427,7 +442,7 @@ async def _finish(world: WorkerWorld, last: Life) -> None:
             break
         await last.process.sleep(1.0)
     world.check(must.not_worked_off, left)
-    rows = await queue.read("SELECT id, state, attempts, max_attempts FROM jobs")
+    rows = await queue.read("SELECT id, state, attempts, max_attempts, last_error FROM jobs")
     pairs = await queue.read("SELECT key, value FROM kv")
     done = {lane: (await queue.stats(lane)).done for lane in LANES}
     world.final = must.End(
@@ -452,6 +467,7 @@ def _judge(world: WorkerWorld) -> None:
         (must.miscounted, (world.final,)),
         (must.done_twice, (world.final,)),
         (must.dead_too_late, (world.final,)),
+        (must.lost_payload, (world.final,)),
         (must.started_early, (world.started, history.steps)),
     ):
         complaint = predicate(*evidence)  # type: ignore[operator]

@@ -156,7 +156,7 @@ def count(tx: QueueTransaction, key: str) -> None:
 
 async def look(queue: Queue, work: Work) -> End:
     """What came of everything."""
-    rows = await queue.read("SELECT id, state, attempts, max_attempts FROM jobs")
+    rows = await queue.read("SELECT id, state, attempts, max_attempts, last_error FROM jobs")
     pairs = await queue.read("SELECT key, value FROM kv")
     return End(
         jobs={row[0]: row[1:] for row in rows},
