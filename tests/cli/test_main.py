@@ -88,7 +88,7 @@ def test_a_store_that_fails_is_no_damage(
     async def broken(*_: Any, **__: Any) -> int:
         raise StoreUnavailable("it is down\nand out")
 
-    monkeypatch.setattr("taquba.cli._verify.verify", broken)
+    monkeypatch.setattr("taquba.cli._verify.verify_queue", broken)
     assert main(["verify", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("it is down and out\n")
 
@@ -177,7 +177,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         "async def wait(*_, **__):\n"
         "    print('waiting', flush=True)\n"
         "    await asyncio.get_running_loop().create_future()\n"
-        "command.verify = wait\n"
+        "command.verify_queue = wait\n"
         "from taquba.cli import main\n"
         f"sys.exit(main(['verify', {str(tmp_path)!r}]))\n"
     )
