@@ -189,7 +189,7 @@ PUBLIC = {
         MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
         MAX_KV_VALUE_SIZE MAX_PAYLOAD_SIZE MAX_PRIORITY MAX_QUEUE_NAME_LENGTH
         MAX_STREAMED_PAYLOAD_SIZE MAX_WAKE_PAYLOAD_SIZE Committed Completion CompletionOutcome
-        WakeOutcome Woken PAYLOAD_PREFIX new_job NewJob
+        WakeOutcome Woken DeleteEntry ExpiryIndex KeepEntry PAYLOAD_PREFIX new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
         QUEUE_CHECKS QueueTransaction Settled Settlement verify_queue Worker
     """,

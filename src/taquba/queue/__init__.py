@@ -19,6 +19,9 @@ from taquba.queue._config import QueueConfig as QueueConfig
 from taquba.queue._effects import Effects as Effects
 from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
+from taquba.queue._expiry import DeleteEntry as DeleteEntry
+from taquba.queue._expiry import ExpiryIndex as ExpiryIndex
+from taquba.queue._expiry import KeepEntry as KeepEntry
 from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
@@ -73,13 +76,16 @@ __all__ = [
     "Committed",
     "Completion",
     "CompletionOutcome",
+    "DeleteEntry",
     "Effects",
     "Enqueued",
+    "ExpiryIndex",
     "Follower",
     "Handler",
     "Job",
     "JobPage",
     "JobState",
+    "KeepEntry",
     "KeyValue",
     "KeyValuePage",
     "KeyValueReader",

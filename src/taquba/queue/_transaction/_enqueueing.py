@@ -111,6 +111,10 @@ class Enqueueing(TransactionBase):
         row = self.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
         return (None if row is None else row[0]) == expected
 
+    def contains(self, key: bytes) -> bool:
+        """Whether a key of the key-value store is there."""
+        return self.execute("SELECT 1 FROM kv WHERE key = ?", (key,)).fetchone() is not None
+
     def put(self, key: bytes, value: bytes) -> None:
         """Write a key of the key-value store."""
         self.execute(
