@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast, final
 
@@ -36,7 +36,7 @@ class DeleteEntry:
 
     effects: Effects | None = None
     """Committed with the deletion, or neither is."""
-    provided: Mapping[str | bytes, bytes | None] = field(default_factory=dict)
+    provided: Mapping[str | bytes, bytes | None] | None = None
     """By key, what it must hold for the effects to apply; None: nothing. If some key does not,
     the entry alone is deleted."""
 
@@ -184,7 +184,7 @@ class ExpiryIndex:
                 f"on_expired must return a DeleteEntry or a KeepEntry, not {decision!r}"
             )
         check_effects(decision.effects)
-        compares = _validate.compares(decision.provided)
+        compares = _validate.compares({} if decision.provided is None else decision.provided)
         async with queue._committing(decision.effects) as tx:
             if not tx.contains(key):
                 return 0
