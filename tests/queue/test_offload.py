@@ -25,7 +25,14 @@ from taquba.errors import (
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
-from taquba.queue import PAYLOAD_PREFIX, CancelOutcome, _payload_objects, _payloads, _reading
+from taquba.queue import (
+    PAYLOAD_PREFIX,
+    CancelOutcome,
+    _payload_objects,
+    _payloads,
+    _reading,
+    new_job,
+)
 from taquba.testing import FaultyStore
 
 from .harness import World, die, read, take
@@ -446,15 +453,75 @@ async def test_what_a_crash_leaves_between_object_and_commit_is_collected() -> N
         with contextlib.suppress(Exception):
             await queue.close()
         assert await objects_of(store, clock) == 2
-        await clock.advance(3 * 86400)
-        database = successor._core.database
-        for _ in range(6):
-            await successor.kv.put("k", str(_).encode())
-            await database.checkpoint()
-            await database.collect()
-            await clock.advance(86400 / 2)
+        await collected(successor, clock)
         assert await objects_of(store, clock) == 1
         assert (await read(successor, kept.job_id)).payload == OTHER
+
+
+async def collected(queue: Queue, clock: ManualClock, days: int = 4) -> None:
+    """Checkpoints and collections over some days."""
+    database = queue._core.database
+    for number in range(2 * days):
+        await queue.kv.put("k", b"%d" % number)
+        await database.checkpoint()
+        await database.collect()
+        await clock.advance(86400 / 2)
+
+
+async def test_what_a_crash_leaves_between_commit_and_deletion_is_collected() -> None:
+    store, clock = FaultyStore(MemoryStore()), ManualClock()
+    queue = await Queue.open(store, clock=clock, offload_payloads_above=64)
+    await queue.enqueue("q", LARGE)
+    held = store.hold("delete", PAYLOAD_PREFIX)
+    await queue.ack(await take(queue))
+    await held.arrived()
+    async with Queue.open(store.store, clock=clock) as successor:
+        assert (await successor.stats("q")).pending == 0
+        assert await objects_of(store, clock) == 1
+        await collected(successor, clock)
+        assert await objects_of(store, clock) == 0
+        held.release()
+        with contextlib.suppress(Exception):
+            await queue.close()
+
+
+async def test_what_is_stored_for_a_commit_to_come_is_no_orphan() -> None:
+    """However long the commit takes, since its other payloads are slow."""
+    async with faulty_queue() as (queue, store, clock):
+        held = store.hold("put", PAYLOAD_PREFIX, skip=1)
+        enqueueing = asyncio.ensure_future(queue.enqueue_many("q", [LARGE, OTHER]))
+        await held.arrived()
+        await collected(queue, clock)
+        assert await objects_of(store, clock) == 1
+        held.release()
+        await enqueueing
+        claims = await queue.claim_many("q", 2)
+        assert [claim.job.payload for claim in claims] == [LARGE, OTHER]
+
+
+async def test_closing_waits_for_deletions_but_not_for_long() -> None:
+    store, clock = FaultyStore(MemoryStore()), ManualClock()
+    queue = await Queue.open(store, clock=clock, offload_payloads_above=64)
+    await queue.enqueue_many("q", [LARGE, OTHER])
+    first, second = await queue.claim_many("q", 2)
+    await queue.ack(first)
+    await objects_of(store, clock)
+    held = store.hold("delete", PAYLOAD_PREFIX)
+    await queue.ack(second)
+    closing = asyncio.ensure_future(queue.close())
+    await held.arrived()
+    await clock.advance(4)
+    assert not closing.done()
+    await clock.advance(2)
+    await closing
+    held.release()
+
+
+async def test_closing_lets_deletions_go_through(world: Offload, queue: Queue) -> None:
+    await queue.enqueue("q", LARGE)
+    await queue.ack(await take(queue))
+    await queue.close()
+    assert [info async for info in world.store.list(PAYLOAD_PREFIX)] == []
 
 
 # -- effects ----------------------------------------------------------------------------------
@@ -502,6 +569,39 @@ async def test_effects_that_are_discarded_leave_no_object(world: Offload, queue:
     # They can still be used.
     await queue.enqueue("q", b"z", effects=effects)
     assert (await take(queue, "next")).job.payload == LARGE
+
+
+async def test_a_commit_whose_condition_fails_leaves_no_object(
+    world: Offload, queue: Queue
+) -> None:
+    """M19."""
+    effects = Effects().enqueue("next", LARGE)
+    await queue.commit(effects)
+    assert len(await world.objects()) == 1
+    await queue.compare_and_commit({"k": b"absent"}, effects)
+    assert len(await world.objects()) == 1
+    assert (await queue.stats("next")).pending == 1
+    await queue.compare_and_commit({"k": None}, effects)
+    assert len(await world.objects()) == 2
+
+
+async def test_a_transaction_of_ones_own_names_what_was_stored_before(
+    world: Offload, queue: Queue
+) -> None:
+    job, unused = new_job("q", LARGE), new_job("q", OTHER)
+    async with queue.committing(job, unused) as tx:
+        tx.enqueue(job)
+    assert len(await world.objects()) == 1
+    with pytest.raises(ZeroDivisionError):
+        async with queue.committing(job):
+            raise ZeroDivisionError
+    assert len(await world.objects()) == 1
+    with queue.transaction() as tx:
+        tx.enqueue(job)
+    await tx.durable()
+    stored, inline = await queue.claim_many("q", 2)
+    assert (stored.job.is_offloaded, inline.job.is_offloaded) == (True, False)
+    assert stored.job.payload == inline.job.payload == LARGE
 
 
 async def test_only_what_became_a_job_keeps_its_object(world: Offload, queue: Queue) -> None:

@@ -20,10 +20,11 @@ from taquba.journal import JournalConfig
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._background import Background
+from taquba.queue._calls import Committing
 from taquba.queue._config import MAX_PAYLOAD_SIZE, OFFLOAD_PAYLOADS_ABOVE, QueueConfig
 from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
-from taquba.queue._effects import Effects
+from taquba.queue._effects import Effects, NewJob
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
 from taquba.queue._opening import Opening, open_target
@@ -238,11 +239,23 @@ class Queue(Producing, Consuming, Managing):
         """
         return QueueTransaction(self._core)
 
+    def committing(self, *jobs: NewJob, effects: Effects | None = None) -> Committing:
+        """``async with queue.committing(job, effects=effects) as tx:`` a transaction that may
+        enqueue these jobs and apply these effects. Their large payloads are stored before it,
+        and deleted again unless it did. When the block has ended, its changes are durable.
+
+        Raises:
+            StoreError: A payload could not be stored; the block does not run.
+            Fenced: Another process took the store over.
+        """
+        above = self._core.payloads.above
+        return self._committing(effects, [job for job in jobs if len(job.payload) > above])
+
     async def prepare(self, settlement: Settlement, effects: Effects | None) -> Settlement:
         """A settlement that applies these effects, once their large payloads are stored.
 
         In a transaction of one's own, payloads that were not stored before are part of the
-        state, however large they are.
+        state, however large they are; see also `committing`.
 
         Raises:
             StoreError: One could not be stored.

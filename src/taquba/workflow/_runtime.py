@@ -250,8 +250,7 @@ class WorkflowRuntime:
             run_at=run_at,
         )
         digest = hashlib.sha256(data).digest()
-        await self._queue.ready()
-        with self._queue.transaction() as tx:
+        async with self._queue.committing(job, effects=effects) as tx:
             known = runs.by_id(name)
             if known is not None and known.status == ACTIVE:
                 submitted = Submitted(name, known.job_id, created=False)
@@ -260,7 +259,6 @@ class WorkflowRuntime:
                 runs.insert(tx, life, name, job_id, digest, job.headers)
                 tx.apply(effects)
                 submitted = Submitted(name, job_id, created=True)
-        await tx.confirmed()
         if known is not None and not submitted.created and known.input_digest != digest:
             raise InputMismatch(
                 f"run {name!r} is active with another input: choose another run id, or wait until "
