@@ -26,7 +26,7 @@ _PAYLOAD = b"x" * 64
 @asynccontextmanager
 async def working(queue: Queue, *names: str, handler: Handler, slots: int) -> AsyncIterator[None]:
     """A worker on each of some queues."""
-    workers = [queue.worker(name, handler, concurrency=slots) for name in names]
+    workers = [queue.engine(name, handler, concurrency=slots) for name in names]
     tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
     try:
         yield

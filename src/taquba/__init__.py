@@ -17,35 +17,49 @@ if TYPE_CHECKING:
     from taquba.errors import TransientError as TransientError
     from taquba.objectstore import open_store as open_store
     from taquba.queue import Claim as Claim
+    from taquba.queue import Dead as Dead
+    from taquba.queue import Delivery as Delivery
+    from taquba.queue import Done as Done
     from taquba.queue import Effects as Effects
     from taquba.queue import Enqueued as Enqueued
+    from taquba.queue import FailWith as FailWith
     from taquba.queue import Follower as Follower
     from taquba.queue import Job as Job
     from taquba.queue import JobPage as JobPage
     from taquba.queue import JobState as JobState
+    from taquba.queue import JobView as JobView
     from taquba.queue import Lag as Lag
     from taquba.queue import Queue as Queue
     from taquba.queue import QueueConfig as QueueConfig
     from taquba.queue import QueueStats as QueueStats
+    from taquba.queue import Retry as Retry
+    from taquba.queue import Worker as Worker
 
 __all__ = [
     "Claim",
     "Clock",
+    "Dead",
+    "Delivery",
+    "Done",
     "Effects",
     "Enqueued",
+    "FailWith",
     "Follower",
     "Job",
     "JobPage",
     "JobState",
+    "JobView",
     "Lag",
     "ManualClock",
     "PermanentError",
     "Queue",
     "QueueConfig",
     "QueueStats",
+    "Retry",
     "SystemClock",
     "TaqubaError",
     "TransientError",
+    "Worker",
     "open_store",
 ]
 

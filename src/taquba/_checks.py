@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import reprlib
@@ -15,6 +16,7 @@ __all__ = [
     "blob",
     "error_text",
     "identifier",
+    "is_async",
     "shown",
     "utf8",
     "whole",
@@ -105,3 +107,12 @@ def error_text(error: BaseException | str) -> str:
     else:
         raise InvalidType(f"error must be an exception or a str, not {type(error).__name__}")
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it makes a coroutine: also for objects and partial functions."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  (it is looked at, not tested for)
+    )

@@ -187,7 +187,7 @@ class ManualClock:
             self._elapsed = max(self._elapsed, due)
             woken.set_result(None)
             await _run_ready_tasks()
-        self._elapsed = end
+        self._elapsed = max(self._elapsed, end)
         await _run_ready_tasks()
 
     @property

@@ -286,7 +286,7 @@ def cases() -> Iterator[Case]:
     for x, error, text in VALUES:
         yield "kv.put", lambda s, x=x: s.queue.kv.put("key", x), error, text
     for x, error, text in QUEUES:
-        yield "worker", lambda s, x=x: call_now(lambda: s.queue.worker(x, work)), error, text
+        yield "engine", lambda s, x=x: call_now(lambda: s.queue.engine(x, work)), error, text
         yield (
             "set_dead_letter_hook",
             lambda s, x=x: call_now(lambda: s.queue.set_dead_letter_hook(x, None)),

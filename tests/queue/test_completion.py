@@ -259,7 +259,7 @@ async def test_jobs_of_a_worker_end_waits(world: World, queue: Queue) -> None:
 
         return settle
 
-    worker = queue.worker("q", handle, concurrency=7)
+    worker = queue.engine("q", handle, concurrency=7)
     async with anyio.create_task_group() as group:
         group.start_soon(worker.run)
         ends = await asyncio.gather(*waits)

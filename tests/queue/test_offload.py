@@ -630,7 +630,7 @@ async def test_a_worker_stores_large_effects_and_gets_large_payloads(
         return await queue.prepare(lambda tx: tx.ack(claim, effects), effects)
 
     await queue.enqueue("q", LARGE)
-    worker = queue.worker("q", handle)
+    worker = queue.engine("q", handle)
     running = asyncio.ensure_future(worker.run())
     while len(seen) < 3:
         await world.clock.advance(0.1)
@@ -660,7 +660,7 @@ async def test_a_worker_goes_on_when_a_payload_is_missing(world: Offload, queue:
     await queue.enqueue("q", LARGE)
     await world.store.delete(await world.objects())
     await queue.enqueue_many("q", [OTHER, b"small"])
-    worker = queue.worker("q", handle, concurrency=2)
+    worker = queue.engine("q", handle, concurrency=2)
     running = asyncio.ensure_future(worker.run())
     while len(seen) < 2:
         await world.clock.advance(0.1)

@@ -79,7 +79,7 @@ class Chains:
 async def test_a_worker_goes_on_with_the_successor(world: World, queue: Queue) -> None:
     handler = Chains(length=5)
     await queue.enqueue("q", b"a")
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     worker.stop()
     await task
@@ -91,7 +91,7 @@ async def test_a_worker_goes_on_with_the_successor(world: World, queue: Queue) -
 async def test_a_successor_does_not_overtake_a_job_that_waits(world: World, queue: Queue) -> None:
     handler = Chains()
     await queue.enqueue_many("q", [b"a", b"b", b"c"])
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     worker.stop()
     await task
@@ -103,7 +103,7 @@ async def test_successors_of_one_moment_come_in_the_claim_order(world: World, qu
     handler.gates = {b"a": asyncio.Event(), b"b": asyncio.Event()}
     await queue.enqueue("q", b"a", priority=9)
     await queue.enqueue("q", b"b", priority=1)
-    worker = queue.worker("q", handler, concurrency=2)
+    worker = queue.engine("q", handler, concurrency=2)
     task = await started(world, worker.run())
     assert handler.began == [b"b", b"a"]
     before = world.wire.entries
@@ -122,7 +122,7 @@ async def test_a_job_that_a_settlement_made_pending_comes_before_a_later_success
     handler = Chains()
     handler.gates = {b"a": asyncio.Event()}
     await queue.enqueue("q", b"a")
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     urgent = await started(world, queue.enqueue("q", b"u", priority=1))
     handler.gates[b"a"].set()
@@ -139,7 +139,7 @@ async def test_the_successor_of_a_stopped_worker_waits_for_the_next_one(
     handler = Chains()
     handler.gates = {b"a": asyncio.Event()}
     await queue.enqueue("q", b"a")
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     worker.stop()
     handler.gates[b"a"].set()
@@ -156,7 +156,7 @@ async def test_a_successor_that_was_claimed_at_once_survives_a_crash(
     handler = Chains()
     handler.gates = {b"a+": asyncio.Event()}
     await queue.enqueue("q", b"a", headers={"a": "b"}, priority=5)
-    task = await started(world, queue.worker("q", handler).run())
+    task = await started(world, queue.engine("q", handler).run())
     assert handler.began == [b"a", b"a+"]
     queue = await world.crash()
     task.cancel()

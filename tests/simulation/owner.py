@@ -484,7 +484,7 @@ class Owner:
 
             return settlement
 
-        worker = queue.worker("w", handle, concurrency=random.choice((1, 3)), on_error=on_error)
+        worker = queue.engine("w", handle, concurrency=random.choice((1, 3)), on_error=on_error)
         try:
             await worker.run()
         except _STOPPED:

@@ -243,7 +243,7 @@ class Life:
         assert queue is not None
         with suppress(*_STOPPED):
             while random.random() < self.world.plan.restarts:
-                worker = queue.worker(lane, self.handle, concurrency=self.world.plan.concurrency)
+                worker = queue.engine(lane, self.handle, concurrency=self.world.plan.concurrency)
                 running = self.start(worker.run())
                 await self.process.sleep(random.random())
                 if random.random() < 0.5:
@@ -255,7 +255,7 @@ class Life:
                 await asyncio.wait([running])
                 if not running.cancelled():
                     running.result()
-            worker = queue.worker(lane, self.handle, concurrency=self.world.plan.concurrency)
+            worker = queue.engine(lane, self.handle, concurrency=self.world.plan.concurrency)
             await worker.run()
 
     async def handle(self, claim: Claim) -> Settle:

@@ -61,7 +61,7 @@ class Session:
         """Return when nothing is left to do."""
         queue, names = self._queue, self._work.names()
         workers = [
-            queue.worker(name, self._handle, concurrency=self._work.concurrency) for name in names
+            queue.engine(name, self._handle, concurrency=self._work.concurrency) for name in names
         ]
         tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
         telling = asyncio.ensure_future(self._tell_of_settled())

@@ -99,7 +99,7 @@ async def test_closing_the_queue_ends_an_idle_worker() -> None:
         return lambda tx: tx.ack(claim)
 
     queue = await Queue.open(MemoryStore())
-    working = asyncio.ensure_future(queue.worker("a", handler).run())
+    working = asyncio.ensure_future(queue.engine("a", handler).run())
     await asyncio.sleep(0)
     await queue.close()
     with pytest.raises(Closed):
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_being_cancelled_claims_nothing_more(rounds: int)
 
     try:
         async with Queue.open(MemoryStore()) as queue:
-            working = asyncio.ensure_future(queue.worker("a", handler).run())
+            working = asyncio.ensure_future(queue.engine("a", handler).run())
             for _ in range(5):
                 await asyncio.sleep(0)
             working.cancel()
@@ -145,7 +145,7 @@ async def test_one_settlement_that_cannot_be_settled_at_all_spares_the_others() 
 
     async with Queue.open(MemoryStore()) as queue:
         await queue.enqueue_many("a", [b"bad"] + [b"good"] * 9)
-        worker = queue.worker("a", handler, concurrency=10, on_error=lambda claim, error: bad)
+        worker = queue.engine("a", handler, concurrency=10, on_error=lambda claim, error: bad)
         working = asyncio.ensure_future(worker.run())
         while worker.busy < 10:
             await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """Layer 4: jobs, claims, leases, settlement with effects, dead letters, schedules, key-value."""
 
 from taquba.database import Lag as Lag
+from taquba.queue._calling import Handler as Handler
 from taquba.queue._config import MAX_BATCH_SIZE as MAX_BATCH_SIZE
 from taquba.queue._config import MAX_DEDUP_KEY_LENGTH as MAX_DEDUP_KEY_LENGTH
 from taquba.queue._config import MAX_HEADERS_SIZE as MAX_HEADERS_SIZE
@@ -16,9 +17,15 @@ from taquba.queue._config import PRIORITY_HIGH as PRIORITY_HIGH
 from taquba.queue._config import PRIORITY_LOW as PRIORITY_LOW
 from taquba.queue._config import PRIORITY_NORMAL as PRIORITY_NORMAL
 from taquba.queue._config import QueueConfig as QueueConfig
+from taquba.queue._delivery import Delivery as Delivery
+from taquba.queue._delivery import JobView as JobView
 from taquba.queue._effects import Effects as Effects
 from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
+from taquba.queue._engine import Engine as Engine
+from taquba.queue._engine import OnError as OnError
+from taquba.queue._engine import Settlement as Settlement
+from taquba.queue._engine import Work as Work
 from taquba.queue._expiry import DeleteEntry as DeleteEntry
 from taquba.queue._expiry import ExpiryIndex as ExpiryIndex
 from taquba.queue._expiry import KeepEntry as KeepEntry
@@ -26,6 +33,11 @@ from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
 from taquba.queue._opening import Opening as Opening
+from taquba.queue._outcomes import Dead as Dead
+from taquba.queue._outcomes import Done as Done
+from taquba.queue._outcomes import FailWith as FailWith
+from taquba.queue._outcomes import Result as Result
+from taquba.queue._outcomes import Retry as Retry
 from taquba.queue._payload_objects import PAYLOAD_PREFIX as PAYLOAD_PREFIX
 from taquba.queue._queue import Queue as Queue
 from taquba.queue._reading import KeyValueReader as KeyValueReader
@@ -48,8 +60,6 @@ from taquba.queue._records import Woken as Woken
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
 from taquba.queue._verify import QUEUE_CHECKS as QUEUE_CHECKS
 from taquba.queue._verify_payloads import verify_queue as verify_queue
-from taquba.queue._worker import Handler as Handler
-from taquba.queue._worker import Settlement as Settlement
 from taquba.queue._worker import Worker as Worker
 
 __all__ = [
@@ -76,31 +86,41 @@ __all__ = [
     "Committed",
     "Completion",
     "CompletionOutcome",
+    "Dead",
     "DeleteEntry",
+    "Delivery",
+    "Done",
     "Effects",
+    "Engine",
     "Enqueued",
     "ExpiryIndex",
+    "FailWith",
     "Follower",
     "Handler",
     "Job",
     "JobPage",
     "JobState",
+    "JobView",
     "KeepEntry",
     "KeyValue",
     "KeyValuePage",
     "KeyValueReader",
     "Lag",
     "NewJob",
+    "OnError",
     "Opening",
     "Queue",
     "QueueConfig",
     "QueueReader",
     "QueueStats",
     "QueueTransaction",
+    "Result",
+    "Retry",
     "Settled",
     "Settlement",
     "WakeOutcome",
     "Woken",
+    "Work",
     "Worker",
     "new_job",
     "verify_queue",

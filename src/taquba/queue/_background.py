@@ -15,6 +15,7 @@ import anyio
 from taquba.clock import wait_for_event
 from taquba.errors import TaqubaError
 from taquba.queue._core import Core, logger
+from taquba.queue._reaping import reap_due
 from taquba.queue._records import JobState
 from taquba.queue._transaction import QueueTransaction
 
@@ -88,19 +89,8 @@ class Background:
         self.reap_due()
 
     def reap_due(self) -> int:
-        """Take back every job whose lease has expired; how many."""
-        core = self._core
-        due = core.leases.due(core.clock.monotonic())
-        if not due:
-            return 0
-        with QueueTransaction(core) as tx:
-            for lease in due:
-                tx.take_back(lease, "lease expired")
-        for lease in due:
-            logger.warning("the lease on job no. %d expired; it is taken back", lease.seq)
-            if lease.on_expiry is not None:
-                lease.on_expiry()
-        return len(due)
+        """End every lease that has expired; how many."""
+        return reap_due(self._core)
 
     # -- scheduled jobs ---------------------------------------------------------------------
 

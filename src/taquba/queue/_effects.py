@@ -11,7 +11,7 @@ from taquba.clock import Duration
 from taquba.errors import ConflictingEffects, EffectsSealed
 from taquba.queue import _validate
 
-__all__ = ["Effects", "NewJob"]
+__all__ = ["Effects", "NewJob", "merged", "new_job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +167,21 @@ def _conflict(key: str | bytes) -> ConflictingEffects:
     return ConflictingEffects(
         f"key {key!r} is both written and deleted by the same effects: keep one of the two"
     )
+
+
+def merged(first: Effects | None, second: Effects | None) -> Effects | None:
+    """The effects of both, in that order.
+
+    Raises:
+        ConflictingEffects: One writes a key that the other deletes.
+    """
+    if not first or not second:
+        return second or first
+    for key in (*(first.puts.keys() & second.deletes), *(first.deletes.keys() & second.puts)):
+        raise _conflict(key)
+    effects = Effects()
+    effects.jobs = [*first.jobs, *second.jobs]
+    effects.puts = {**first.puts, **second.puts}
+    effects.deletes = {**first.deletes, **second.deletes}
+    effects.largest = max(first.largest, second.largest)
+    return effects

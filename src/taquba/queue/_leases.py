@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Iterable
+from typing import Protocol, final
 
 from taquba.clock import Clock
 from taquba.errors import CancelRequested, ClaimLost
 
-__all__ = ["CancelToken", "Lease", "LeaseRegistry"]
+__all__ = ["CancelToken", "Holder", "Lease", "LeaseRegistry"]
 
 
 @final
@@ -44,18 +44,37 @@ SAFETY_MARGIN = 5.0
 """Seconds that `Lease.ensure_at_least` adds, so that there is time left to settle."""
 
 
+class Holder(Protocol):
+    """Who works on a job: it is stopped when the lease expires, and waited for."""
+
+    grace: float
+    """Seconds that it may take to stop, before its job is taken back all the same."""
+
+    def cancel(self) -> None:
+        """Stop; and call `handler_ended` then."""
+        ...
+
+
 class Lease:
-    """One live claim of one job."""
+    """One claim of one job.
+
+    Live at first. When it expires it is not live any more: nothing can be settled with it.
+    If it has a holder then, it is *overdue* until the holder has stopped, and its job stays
+    claimed, so that this process never makes two attempts of one job at once.
+    """
 
     __slots__ = (
         "_token",
+        "deadline",
         "duration",
         "expires_at",
+        "holder",
+        "kept",
         "live",
-        "on_expiry",
         "queue_number",
         "registry",
         "seq",
+        "timed_out",
     )
 
     def __init__(
@@ -68,8 +87,14 @@ class Lease:
         """On the clock's monotonic scale, in seconds; never, until the claim is durable."""
         self.registry = registry
         self.live = False
-        self.on_expiry: Callable[[], Any] | None = None
-        """Called when the lease expired and its job was taken back."""
+        self.holder: Holder | None = None
+        """Who works on the job, while it does."""
+        self.kept = False
+        """Whether it lasts until its holder has ended (or `deadline`), without being renewed."""
+        self.deadline = float("inf")
+        """When the attempt takes too long, however often the lease is extended."""
+        self.timed_out = False
+        """Whether it was `deadline` that ended it."""
         self._token: CancelToken | None = None
 
     @property
@@ -80,7 +105,7 @@ class Lease:
 
     def start(self) -> None:
         """The claim is durable, so its holder can begin: the time runs from now."""
-        if self.expires_at == float("inf"):
+        if self.expires_at == float("inf") and not self.kept:
             self.expires_at = self.registry.clock.monotonic() + self.duration
             self.registry.note_expiry(self.expires_at)
 
@@ -90,22 +115,52 @@ class Lease:
 
     def renew(self, duration: float) -> None:
         """Let the lease end `duration` seconds from now; that can also shorten it."""
-        self._check()
-        self.expires_at = self.registry.clock.monotonic() + duration
-        self.registry.note_expiry(self.expires_at)
+        self.check()
+        if not self.kept:
+            self.expires_at = min(self.registry.clock.monotonic() + duration, self.deadline)
+            self.registry.note_expiry(self.expires_at)
 
     def ensure_at_least(self, remaining: float) -> None:
         """Extend the lease, if it would end sooner than `remaining` + 5 seconds from now."""
-        self._check()
+        self.check()
         wanted = self.registry.clock.monotonic() + remaining + SAFETY_MARGIN
-        self.expires_at = max(self.expires_at, wanted)
+        self.expires_at = max(self.expires_at, min(wanted, self.deadline))
+
+    def begin(self, limit: float, *, keep: bool) -> None:
+        """The holder begins: it has `limit` seconds; with `keep`, it need not renew the lease.
+
+        A job whose cancellation was asked for is not kept longer than its lease.
+        """
+        self.deadline = self.registry.clock.monotonic() + limit
+        self.kept = keep and not self.is_cancelled
+        self.expires_at = self.deadline if self.kept else min(self.expires_at, self.deadline)
+        self.registry.note_expiry(self.expires_at)
+
+    def done(self) -> None:
+        """The holder has ended in time: what it says counts, whenever the store takes it."""
+        self.kept = False
+        self.expires_at = self.deadline = float("inf")
+
+    def request_cancel(self) -> None:
+        """Cancellation of the job was asked for: from now on the lease is not extended."""
+        self.cancel_token._fire()
+        if self.kept:
+            self.kept = False
+            now = self.registry.clock.monotonic()
+            self.expires_at = min(self.expires_at, now + self.duration)
+            self.registry.note_expiry(self.expires_at)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._token is not None and self._token.is_cancelled
 
     def remaining(self) -> float:
         """Seconds until the lease expires; negative once it is overdue."""
         return self.expires_at - self.registry.clock.monotonic()
 
-    def _check(self) -> None:
-        if self._token is not None and self._token.is_cancelled:
+    def check(self) -> None:
+        """Raise, if the lease cannot be extended any more."""
+        if self.is_cancelled:
             raise CancelRequested("the lease cannot be extended: cancellation was requested")
         if not self.live:
             raise ClaimLost("the lease cannot be extended: the claim has ended")
@@ -121,6 +176,8 @@ class LeaseRegistry:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._leases: dict[int, Lease] = {}
+        self.overdue: dict[int, Lease] = {}
+        """Leases that expired, and whose holders have not stopped yet."""
         self.changed = asyncio.Event()
         self._earliest = float("inf")
 
@@ -142,12 +199,24 @@ class LeaseRegistry:
         lease.live = False
         if self._leases.get(lease.seq) is lease:
             del self._leases[lease.seq]
+        elif self.overdue.get(lease.seq) is lease:
+            del self.overdue[lease.seq]
+
+    def expire(self, lease: Lease, holder: Holder) -> None:
+        """End a lease whose holder has yet to stop."""
+        now = self.clock.monotonic()
+        lease.timed_out = lease.deadline <= now
+        self.end(lease)
+        self.overdue[lease.seq] = lease
+        lease.expires_at = now + holder.grace
+        self.note_expiry(lease.expires_at)
 
     def end_all(self) -> None:
         """The queue has stopped: no claim of it can settle anything any more."""
         for lease in self._leases.values():
             lease.live = False
         self._leases.clear()
+        self.overdue.clear()
 
     def note_expiry(self, expires_at: float) -> None:
         if expires_at < self._earliest:
@@ -157,16 +226,22 @@ class LeaseRegistry:
     def earliest(self) -> float | None:
         """The first expiry, or None without leases. Also what `changed` compares with from now."""
         self.changed.clear()
-        self._earliest = min((x.expires_at for x in self._leases.values()), default=float("inf"))
+        self._earliest = min((x.expires_at for x in self._all()), default=float("inf"))
         return None if self._earliest == float("inf") else self._earliest
 
     def due(self, now: float) -> list[Lease]:
-        """Leases that expired, soonest first."""
-        due = [lease for lease in self._leases.values() if lease.expires_at <= now]
+        """Leases that expired, or whose holders have had their grace, soonest first."""
+        due = [lease for lease in self._all() if lease.expires_at <= now]
         due.sort(key=lambda lease: lease.expires_at)
         return due
 
     def give_back(self, lost_seconds: float) -> None:
         """Extend every lease: for that long the event loop stood still and nobody could act."""
-        for lease in self._leases.values():
+        for lease in self._all():
             lease.expires_at += lost_seconds
+            lease.deadline += lost_seconds
+
+    def _all(self) -> Iterable[Lease]:
+        if self.overdue:
+            return [*self._leases.values(), *self.overdue.values()]
+        return self._leases.values()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from datetime import timedelta
 from types import NoneType, TracebackType
 from typing import Any, Literal, TypeVar, final
@@ -20,11 +21,13 @@ from taquba.journal import JournalConfig
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
 from taquba.queue._background import Background
+from taquba.queue._calling import Handler
 from taquba.queue._calls import Committing
 from taquba.queue._config import MAX_PAYLOAD_SIZE, OFFLOAD_PAYLOADS_ABOVE, QueueConfig
 from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
 from taquba.queue._effects import Effects, NewJob
+from taquba.queue._engine import Engine, OnError, Settlement, Work
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
 from taquba.queue._opening import Opening, open_target
@@ -32,7 +35,7 @@ from taquba.queue._payloads import Payloads
 from taquba.queue._producing import Producing
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
-from taquba.queue._worker import Handler, OnError, Settlement, Worker
+from taquba.queue._worker import Worker
 
 __all__ = ["Queue"]
 
@@ -230,6 +233,79 @@ class Queue(Producing, Consuming, Managing):
         """The clock that this queue goes by."""
         return self._core.clock
 
+    # -- working on jobs --------------------------------------------------------------------
+
+    def worker(
+        self,
+        queues: str | Sequence[str] | Mapping[str, int],
+        handler: Handler,
+        *,
+        concurrency: int = 16,
+        renew: Literal["auto"] | None = "auto",
+        job_timeout: Duration | None = None,
+        cancel_grace: Duration = 30,
+        drain_timeout: Duration | None = None,
+        executor: Executor | Callable[[], Executor] | None = None,
+    ) -> Worker:
+        """A worker, for ``async with``; or call its `run`.
+
+        What a handler returns says what became of its job: None that it is done, `Effects`
+        that it is done and these are to be committed with that; or `Done`, `Retry` or
+        `Dead`. A `PermanentError` gives the job up, any other exception is a failed attempt.
+        All that ends at one moment is settled in one transaction, which also claims the
+        next jobs.
+
+        Args:
+            queues: Name of the queue; or several names, or names with weights: while several
+                have jobs, each gets its share of the claims. Within a queue, the claim order
+                holds, and a queue without jobs holds up no other.
+            handler: An async function that takes a `Delivery`; or an ordinary function that
+                does, which is called in a thread; or, with an executor of processes, one
+                that takes a `JobView`. It must be idempotent: a job whose end was not
+                committed is delivered again.
+            concurrency: Jobs at the same time.
+            renew: ``"auto"``: a job is held for as long as its handler runs. None: for as
+                long as the queue's `lease`, unless the handler extends it.
+            job_timeout: A handler that runs longer is cancelled, and that counts as a failed
+                attempt. Time in which the event loop stood still does not count.
+            cancel_grace: How long a handler that was cancelled may take to end, before its
+                job is delivered again (or given back) all the same. Threads and processes
+                cannot be cancelled, but see `Delivery.should_stop`.
+            drain_timeout: How long the jobs under way may take when the worker was stopped,
+                before they are cancelled and given back, and the attempt does not count.
+                None: as long as they take.
+            executor: Where an ordinary function is called: a `concurrent.futures.Executor`,
+                which stays the caller's, or a function that makes one, and another one when
+                it broke. One that is no `ThreadPoolExecutor` is taken to be processes.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong.
+
+        Example:
+            >>> async def send(delivery):
+            ...     print("to", delivery.headers["to"], delivery.payload)
+            >>> async def main():
+            ...     async with Queue.open("memory://") as queue:
+            ...         await queue.enqueue("emails", b"hello", headers={"to": "ann"})
+            ...         async with queue.worker("emails", send, concurrency=8):
+            ...             await asyncio.sleep(0)
+            ...         return (await queue.stats("emails")).done
+            >>> asyncio.run(main())
+            to ann b'hello'
+            1
+        """
+        return Worker(
+            self._core,
+            queues,
+            handler,
+            concurrency=concurrency,
+            renew=renew,
+            job_timeout=job_timeout,
+            cancel_grace=cancel_grace,
+            drain_timeout=drain_timeout,
+            executor=executor,
+        )
+
     # -- building on the queue --------------------------------------------------------------
 
     def transaction(self) -> QueueTransaction:
@@ -277,24 +353,24 @@ class Queue(Producing, Consuming, Managing):
         """Create (or migrate) tables that are kept in the same transactions as the jobs."""
         await self._core.database.add_module(module)
 
-    def worker(
+    def engine(
         self,
         queue: str,
-        handler: Handler,
+        work: Work,
         *,
         concurrency: int = 1,
         on_error: OnError | None = None,
-    ) -> Worker:
-        """A worker for one queue; call its `run`.
+    ) -> Engine:
+        """What `worker` stands on, for layers above; call its `run`.
 
         Args:
             queue: Name of the queue.
-            handler: Works on one claim, and says how to settle it.
+            work: Works on one claim, and says how to settle it in a transaction.
             concurrency: Jobs at the same time.
-            on_error: Says how to settle a claim whose handler raised, or whose settlement
+            on_error: Says how to settle a claim whose work raised, or whose settlement
                 could not be applied. Default: as a failed attempt.
         """
-        return Worker(self._core, queue, handler, concurrency=concurrency, on_error=on_error)
+        return Engine(self._core, queue, work, concurrency=concurrency, on_error=on_error)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """Whatever a layer above keeps once per queue; made when it is first asked for."""

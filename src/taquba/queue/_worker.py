@@ -1,360 +1,255 @@
-"""Runs a handler on the jobs of one queue."""
+"""Workers as their users see them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
-from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+import copy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, final
 
 import anyio
 
-from taquba._checks import whole, wrong_type
-from taquba.errors import ClaimLost, PermanentError
+from taquba._checks import shown, whole, wrong_type
+from taquba._groups import block_failure
+from taquba.clock import Duration, seconds
+from taquba.errors import InvalidArgument, TransientError
 from taquba.queue import _validate
-from taquba.queue._columns import PAYLOAD_REF
-from taquba.queue._core import Core, Lane, logger
-from taquba.queue._delivering import fetch_payload
-from taquba.queue._transaction import QueueTransaction
+from taquba.queue._calling import ExecutorGone, Handler, adapt
+from taquba.queue._core import Core, logger
+from taquba.queue._delivery import Delivery
+from taquba.queue._effects import Effects, merged
+from taquba.queue._engine import Engine, Settlement, failed_attempt
+from taquba.queue._outcomes import Dead, Done, FailWith, Result, Retry, check_result
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from taquba.queue._records import Claim
 
-__all__ = ["Handler", "OnError", "Settlement", "Worker"]
+__all__ = ["Worker"]
 
-Settlement = Callable[[QueueTransaction], object]
-"""Settles one claim inside the transaction that it is given."""
-
-Handler = Callable[["Claim"], Awaitable[Settlement]]
-"""Works on one claim and says how to settle it.
-
-An exception settles the claim as `OnError` says. If the lease expires, the handler is
-cancelled and its settlement is not wanted any more.
-"""
-
-OnError = Callable[["Claim", BaseException], Settlement]
-"""Settles a claim whose handler raised, or whose settlement could not be applied."""
-
-
-_MOST_AT_ONCE = 100
-"""Settlements in one transaction: more would hold up the event loop for too long."""
-
-
-class _Finished(NamedTuple):
-    """A slot whose handler has returned, and which waits for its next claim."""
-
-    claim: Claim
-    settlement: Settlement | None
-    next_claim: asyncio.Future[Claim | None]
+_MAX_WEIGHT = 1_000_000
 
 
 @final
 class Worker:
-    """Claims jobs of one queue, up to `concurrency` at a time, and settles what the handler says.
+    """Runs a handler on jobs. Made by `Queue.worker`, which tells all that can be chosen.
 
-    What handlers that return at the same time say is settled in one transaction, which also
-    claims the next jobs for the slots that became free. A handler starts when the claim of
-    its job is durable. A worker that finds nothing to do holds no task: the commit that
-    makes a job pending wakes it, in the same batch.
+    Inside ``async with`` it works beside the block. Leaving the block normally stops it:
+    it takes no further jobs, and finishes those under way, for at most `drain_timeout`.
+    Leaving it by an exception or cancellation gives those under way back at once. A worker
+    that fails, because the store was taken over or its executor broke, cancels the block,
+    which then raises why.
+
+    Instead, `run` works until `stop`. A worker can be used once.
     """
 
     def __init__(
         self,
         core: Core,
-        queue: str,
+        queues: str | Sequence[str] | Mapping[str, int],
         handler: Handler,
         *,
         concurrency: int,
-        on_error: OnError | None = None,
+        renew: Literal["auto"] | None,
+        job_timeout: Duration | None,
+        cancel_grace: Duration,
+        drain_timeout: Duration | None,
+        executor: Executor | Callable[[], Executor] | None,
     ) -> None:
+        """Not for callers: use `Queue.worker`."""
+        if renew not in ("auto", None):
+            raise InvalidArgument(f"renew is {shown(renew)}: give 'auto' or None")
+        limit = None if job_timeout is None else seconds(job_timeout, name="job_timeout")
+        if limit == 0:
+            raise InvalidArgument("job_timeout is 0: no job could be done in time")
+        whole(concurrency, "concurrency", 1, 100_000)
+        grace = seconds(cancel_grace, name="cancel_grace")
+        self._drain_timeout = (
+            None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
+        )
         self._core = core
-        self._lane: Lane = core.lane(_validate.queue_name(queue))
-        if not callable(handler):
-            raise wrong_type("handler must be an async function that takes a Claim", handler)
-        self._handler = handler
-        self._on_error = on_error or _failed_attempt
-        self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
-        self._busy = 0  # jobs whose claim is on its way, or whose handler runs
-        self._undelivered = 0  # transactions that are not durable yet
-        self._finished: deque[_Finished] = deque()
-        self._flush_is_due = False
-        self._flushing = False
-        self._stopped = False
-        self._accepting = False
-        self._host: asyncio.Task[Any] | None = None
-        self._group: TaskGroup | None = None
+        self._calling = adapt(
+            handler, executor, concurrency=concurrency, clock=core.clock, grace=grace
+        )
+        self._engine = Engine(
+            core,
+            _weights(queues),
+            self._work,
+            concurrency=concurrency,
+            keep_leases=renew == "auto",
+            job_timeout=limit,
+            cancel_grace=grace,
+        )
+        self._used = False
         self._failure: BaseException | None = None
-        self._changed = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._group: TaskGroup | None = None
 
     @property
     def busy(self) -> int:
         """How many jobs are being worked on."""
-        return self._busy
+        return self._engine.busy
 
     async def run(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Work until `stop`, then finish what is under way.
+        """Work until `stop`, then finish what is under way, for at most `drain_timeout`.
 
         When it is cancelled instead, the jobs under way are given back, and the attempt
         does not count.
 
         Raises:
             Fenced: Another process took the store over.
+            BrokenExecutor: The executor that was given broke, or was shut down.
         """
-        if self._core.database.stopped is not None:
-            raise copy(self._core.database.stopped)
-        self._core.on_stop.append(self._queue_stopped)
-        self._accepting = not self._stopped
-        self._host = asyncio.current_task()
-        self._lane.listeners.append(self._wake)
+        if self._used:
+            raise InvalidArgument("this worker was used already: make a new one")
+        self._used = True
+        self._calling.open(self._engine.is_cancelled)
+        late: asyncio.Future[None] | None = None
         try:
-            async with anyio.create_task_group() as group:
-                self._group = group
-                self._wake()
-                task_status.started()
-                try:
-                    await self.drained()
-                finally:
-                    # What is enqueued while the group ends must not be claimed any more.
-                    self._accepting = False
-                if self._failure is not None:
-                    raise self._failure
-        except BaseExceptionGroup as errors:
-            raise _only_error(errors) from None
+            with anyio.CancelScope() as scope:
+                if self._drain_timeout is not None:
+                    late = asyncio.ensure_future(self._cancel_late(scope, self._drain_timeout))
+                await self._engine.run(task_status=task_status)
         finally:
-            self._accepting = False
-            self._lane.listeners.remove(self._wake)
-            self._core.on_stop.remove(self._queue_stopped)
-            self._group = None
-            if self._finished and self._core.database.stopped is None:
-                # Their slots were cancelled, but what they finished still counts.
-                self._settle_and_claim(list(self._finished))
-                self._finished.clear()
+            if late is not None:
+                late.cancel()
+            self._calling.close()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
-        """Take no further jobs, for good; `run` returns when those under way are settled."""
-        self._stopped = True
-        self._accepting = False
-        self._note_change()
+        """Take no further jobs, for good. To be called on the event loop.
+
+        It can be given to ``loop.add_signal_handler(signal.SIGTERM, worker.stop)``.
+        """
+        self._engine.stop()
+        self._stop_asked.set()
 
     async def drained(self) -> None:
         """Return when the worker was stopped and what was under way is settled."""
-        while self._failure is None and (self._accepting or self._busy or self._undelivered):
-            await self._changed.wait()
-            self._changed.clear()
+        await self._engine.drained()
 
-    # -- claiming and settling --------------------------------------------------------------
-
-    def _wake(self) -> None:
-        """Jobs are pending: claim for the slots that are free, at once."""
-        if self._flushing:
-            return  # the transaction that made them pending also claims what it can
-        if self._accepting and self._busy < self._concurrency and self._lane.counts[0] > 0:
-            self._flush()
-
-    def _flush_soon(self) -> None:
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Settle what has finished and claim what is free, in one transaction."""
-        self._flush_is_due = False
-        if self._failure is not None:
-            return
-        group = self._group
-        if group is None or (not self._core.database.admitting and self._accepting):
-            if group is not None:
-                self._flush_is_due = True
-                group.start_soon(self._flush_when_admitted)
-            return
-        batch = [self._finished.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._finished)))]
-        if self._finished:
-            self._flush_soon()
-        self._busy -= len(batch)
-        self._flushing = True
+    async def __aenter__(self) -> Worker:
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
         try:
-            tx, claims = self._settle_and_claim(batch)
-        except BaseException as error:
-            self._fail(error, batch)
-            return
-        finally:
-            self._flushing = False
-        if batch or claims:
-            self._busy += len(claims)
-            self._undelivered += 1
-            group.start_soon(self._deliver, tx, claims, batch)
-
-    async def _flush_when_admitted(self) -> None:
-        await self._core.database.admit()
-        self._flush()
-
-    def _settle_and_claim(self, batch: list[_Finished]) -> tuple[QueueTransaction, list[Claim]]:
-        try:
-            return self._commit([x.settlement for x in batch if x.settlement is not None])
-        except Exception as error:
-            if self._core.database.stopped is not None or not batch:
-                raise
-            logger.debug("settling one by one, since one cannot be settled: %s", error)
-        failure: Exception | None = None
-        for finished in batch:
-            if finished.settlement is not None:
-                try:
-                    self._settle_alone(finished.claim, finished.settlement)
-                except Exception as error:
-                    failure = failure or error  # the others still count
-        if failure is not None:
-            raise failure
-        return self._commit([])
-
-    def _settle_alone(self, claim: Claim, settlement: Settlement) -> None:
-        try:
-            with QueueTransaction(self._core) as tx:
-                settlement(tx)
-        except ClaimLost as error:
-            logger.warning("a late settlement was refused: %s", error)
-        except Exception as error:
-            if self._core.database.stopped is not None:
-                raise
-            logger.warning("job %s could not be settled: %s", claim.job.id, error)
-            if claim.is_live:
-                with QueueTransaction(self._core) as tx:
-                    self._on_error(claim, error)(tx)
-
-    def _commit(self, settlements: list[Settlement]) -> tuple[QueueTransaction, list[Claim]]:
-        with QueueTransaction(self._core, defer_successors=True) as tx:
-            for settlement in settlements:
-                settlement(tx)
-            free = self._concurrency - self._busy
-            if not self._accepting or free <= 0:
-                return tx, []
-            lease = _validate.lease_seconds(self._lane.config.lease)
-            return tx, tx.claim(self._lane, free, lease)
-
-    async def _deliver(
-        self, tx: QueueTransaction, claims: list[Claim], batch: list[_Finished]
-    ) -> None:
-        """Once the claims are durable, hand them to waiting slots, and open slots for the rest."""
-        group = self._group
-        assert group is not None
-        waiting = [x.next_claim for x in batch]
-        try:
-            await tx.durable()
-            for claim in claims:
-                while waiting and waiting[-1].done():  # its slot was cancelled
-                    waiting.pop()
-                if waiting:
-                    waiting.pop().set_result(claim)
-                else:
-                    group.start_soon(self._slot, claim)
+            await self._group.start(self.run)
         except BaseException:
-            self._give_back(claims)
+            await self.__aexit__(*sys.exc_info())
             raise
-        finally:
-            for slot in waiting:
-                if not slot.done():
-                    slot.set_result(None)
-            self._undelivered -= 1
-            self._note_change()
+        return self
 
-    # -- slots ------------------------------------------------------------------------------
-
-    async def _slot(self, claim: Claim | None) -> None:
-        """Work on one job after the other, as long as there is a next one."""
-        loop = asyncio.get_running_loop()
-        while claim is not None:
-            try:
-                settlement = await self._handle(claim)
-            except BaseException:
-                self._give_back([claim])
-                raise
-            next_claim: asyncio.Future[Claim | None] = loop.create_future()
-            self._finished.append(_Finished(claim, settlement, next_claim))
-            if not self._flush_is_due:
-                self._flush_soon()
-            try:
-                claim = await next_claim
-            except BaseException:
-                if next_claim.done() and not next_claim.cancelled():
-                    self._give_back([x for x in (next_claim.result(),) if x is not None])
-                raise
-
-    async def _handle(self, claim: Claim) -> Settlement | None:
-        """Run the handler; None when the lease expired meanwhile."""
-        lease = claim._lease
-        if claim.job._row[PAYLOAD_REF] is not None:
-            await fetch_payload(self._core, claim)
-        if not lease.live:
-            return None
-        task = asyncio.current_task()
-        assert task is not None
-        lease.on_expiry = task.cancel
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._group is not None
+        if kind is None:
+            self.stop()
         try:
-            settlement = await self._handler(claim)
-            if not callable(settlement):  # it is the caller's code
-                raise wrong_type("a handler must return how to settle its claim", settlement)
-            return settlement
-        except Exception as error:
-            logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
-            return self._on_error(claim, error)
-        except asyncio.CancelledError as error:
-            host = self._host
-            if anyio.current_effective_deadline() == float("-inf") or (
-                host is not None and host.cancelling()
-            ):
-                raise  # this worker is being cancelled
-            if not lease.live:
+            return await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as errors:
+            failure = block_failure(errors, error, self._core.database.failure)
+            if failure is None:
                 return None
-            # Nobody cancelled this task: something inside the handler raised it by itself.
-            return self._on_error(claim, error)
-        finally:
-            lease.on_expiry = None
-            if not lease.live:
-                # Also if the handler did not heed it: the next one must not seem cancelled.
-                task.uncancel()
+            if failure is errors:
+                raise
+            raise failure from failure.__cause__
 
-    def _give_back(self, claims: list[Claim]) -> None:
-        # This worker is being cancelled: it must not claim again what it gives back.
-        self._accepting = False
-        self._busy -= len(claims)
-        self._note_change()
-        if claims and self._core.database.stopped is None:
-            with QueueTransaction(self._core) as tx:
-                for claim in claims:
-                    if claim.is_live:
-                        tx.release(claim)
+    async def _cancel_late(self, scope: anyio.CancelScope, timeout: float) -> None:
+        await self._stop_asked.wait()
+        await self._core.clock.sleep(timeout)
+        if self._engine.busy:
+            logger.warning(
+                "%d jobs were not done within drain_timeout (%g s) and are given back",
+                self._engine.busy,
+                timeout,
+            )
+        scope.cancel()
 
-    def _queue_stopped(self, error: BaseException) -> None:
-        """Nothing that is under way here can be settled any more."""
-        self._fail(error, [])
+    # -- one job ----------------------------------------------------------------------------
 
-    def _fail(self, error: BaseException, batch: list[_Finished]) -> None:
-        self._failure = error
-        for finished in batch:
-            if not finished.next_claim.done():
-                finished.next_claim.set_result(None)
-        self._note_change()
+    async def _work(self, claim: Claim) -> Settlement:
+        delivery = Delivery(claim)
+        try:
+            try:
+                result = check_result(await self._calling.call(delivery))
+            finally:
+                if delivery._effects is not None:
+                    delivery._effects._seal()
+            return await self._prepared(*_settlement(claim, result, delivery._effects))
+        except ExecutorGone as error:
+            self._end(error)
+            return lambda tx: tx.release(claim)
+        except FailWith as error:
+            settlement = failed_attempt(claim, error.error, error.effects)
+            return await self._prepared(settlement, error.effects)
+        except TransientError as error:
+            if isinstance(error.__cause__, BrokenExecutor) and not self._calling.is_replaced:
+                self._end(error.__cause__)
+            raise
 
-    def _note_change(self) -> None:
-        self._changed.set()
+    async def _prepared(self, settlement: Settlement, effects: Effects | None) -> Settlement:
+        """The settlement, with the large payloads of its effects stored."""
+        payloads = self._core.payloads
+        if effects is None or effects.largest <= payloads.above:
+            return settlement
+        return await payloads.prepare(settlement, effects)
+
+    def _end(self, error: BaseException) -> None:
+        """The executor is gone: end, when what is under way is settled."""
+        if self._failure is None:
+            self._failure = BrokenExecutor(
+                f"the worker ends, since its executor broke or was shut down ({error}). Give it a "
+                "function that makes an executor, and it will replace one that broke"
+            )
+            self._failure.__cause__ = copy.copy(error)
+            self._engine.stop()
 
 
-def _failed_attempt(claim: Claim, error: BaseException) -> Settlement:
-    text = _validate.error_text(error)
-    if isinstance(error, PermanentError):
-        return lambda tx: tx.dead_letter(claim, text)
-    return lambda tx: tx.nack(claim, text)
+def _settlement(
+    claim: Claim, result: Result, staged: Effects | None
+) -> tuple[Settlement, Effects | None]:
+    """How to settle, and the effects in it."""
+    match result:
+        case Retry(error, after, effects):
+            return failed_attempt(claim, error, effects, after), effects
+        case Dead(reason, effects):
+            text = _validate.error_text(reason)
+            return (lambda tx: tx.dead_letter(claim, text, effects)), effects
+        case Done(effects):
+            both = merged(staged, effects)
+        case _:
+            both = merged(staged, result)
+    return (lambda tx: tx.ack(claim, both)), both
 
 
-def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of a group whose errors all say the same, or else the group."""
-    errors: list[BaseException] = []
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            error = _only_error(cast("BaseExceptionGroup[BaseException]", error))
-        errors.append(error)
-    return errors[0] if len({type(error) for error in errors}) == 1 else group
+def _weights(queues: object) -> Mapping[str, int]:
+    if isinstance(queues, str):
+        return {_validate.queue_name(queues): 1}
+    if isinstance(queues, Mapping):
+        weights = {
+            _validate.queue_name(name): whole(
+                weight, f"the weight of queue {name!r}", 1, _MAX_WEIGHT
+            )
+            for name, weight in queues.items()
+        }
+    elif isinstance(queues, Sequence) and not isinstance(queues, (bytes, bytearray)):
+        weights = {_validate.queue_name(name): 1 for name in queues}
+        if len(weights) < len(queues):
+            raise InvalidArgument(f"a queue is named twice: {shown(queues)}")
+    else:
+        raise wrong_type(
+            "queues must be a queue's name, several names, or a mapping of names to weights", queues
+        )
+    if not weights:
+        raise InvalidArgument("no queue was given: name at least one")
+    return weights

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
-from taquba._checks import shown
+from taquba._checks import is_async, shown
 from taquba.errors import InvalidType
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._step import BlockingStep, Step
@@ -53,7 +52,7 @@ def adapt(runner: Runner, *, concurrency: int) -> CallRunner:
             f"runner is {runner!r}: give an async function that takes a Step, a function that "
             "takes a BlockingStep, or an object with a method run_step (an instance, not a class)"
         )
-    if _is_async(target):
+    if is_async(target):
         run_async = cast(AsyncRunner, target)
 
         def call_async(
@@ -100,12 +99,4 @@ def check_outcome(outcome: object, run_id: str, number: int) -> Outcome:
     raise InvalidType(
         f"the runner returned {shown(outcome)} from step {number} of run {run_id!r}, "
         f"which is not Continue, Succeed, Fail or Cancel; {hint}"
-    )
-
-
-def _is_async(target: Any) -> bool:
-    while isinstance(target, functools.partial):
-        target = target.func
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
-        getattr(target, "__call__", None)  # noqa: B004  (it is looked at, not tested for)
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import anyio
 
 from taquba._checks import blob, identifier, whole
+from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     Closed,
@@ -37,7 +38,7 @@ from taquba.workflow._schema import WORKFLOW_SCHEMA
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from taquba.queue import Claim, Settlement, Worker
+    from taquba.queue import Claim, Engine, Settlement
 
 __all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
 
@@ -115,9 +116,9 @@ class WorkflowRuntime:
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
-        self._worker: Worker | None = None
+        self._worker: Engine | None = None
         self._left = False
-        queue.worker(queue_name, _no_handler)  # checks the name
+        queue.engine(queue_name, _no_handler)  # checks the name
 
     async def __aenter__(self) -> WorkflowRuntime:
         if self._runs is not None:
@@ -132,7 +133,7 @@ class WorkflowRuntime:
         self._queue.on_failure(self._queue_failed)
         if self._call is not None:
             delivery = Delivery(self._queue, runs, self._call)
-            self._worker = self._queue.worker(
+            self._worker = self._queue.engine(
                 self._queue_name,
                 delivery.deliver,
                 concurrency=self._concurrency,
@@ -160,17 +161,12 @@ class WorkflowRuntime:
                     group.start_soon(self._cancel_late_steps, group)
             return await group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as errors:
-            others = [other for other in _leaves(errors, error) if other is not error]
-            if error is not None and not isinstance(error, asyncio.CancelledError):
-                # What the block raised goes on as it is, unless there is more to say.
-                failure = type(self._queue.failure)
-                others = [other for other in others if not isinstance(other, failure)]
-                if not others:
-                    return None
+            failure = block_failure(errors, error, self._queue.failure)
+            if failure is None:
+                return None
+            if failure is errors:
                 raise
-            if all(type(other) is type(others[0]) for other in others):
-                raise others[0] from others[0].__cause__
-            raise
+            raise failure from failure.__cause__
         finally:
             self._left = True
             self._opened().leave()
@@ -376,16 +372,3 @@ async def _no_handler(claim: Claim) -> Settlement:
 
 async def _fail(error: BaseException) -> None:
     raise error
-
-
-def _leaves(
-    group: BaseExceptionGroup[BaseException], whole: BaseException | None
-) -> list[BaseException]:
-    """The errors in a group and in the groups in it; the group `whole` counts as one error."""
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        if error is whole or not isinstance(error, BaseExceptionGroup):
-            leaves.append(error)
-        else:
-            leaves += _leaves(error, whole)  # pyright: ignore[reportUnknownArgumentType]
-    return leaves

@@ -87,6 +87,10 @@ class Claiming(Enqueueing):
         if self._deferred:
             self._write_deferred()
 
+    def claimable(self, lane: Lane) -> int:
+        """At least as many as are pending on that queue, and 0 only if none is."""
+        return max(lane.counts[PENDING] + len(self._moves) + len(self._deferred), 0)
+
     def claim(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
         """Claim up to `count` pending jobs, first by priority, then in order of enqueueing."""
         if self._deferred:

@@ -134,7 +134,11 @@ class Settling(Claiming):
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
             return self.dead_letter(claim, error, effects)
         error = _validate.error_text(error)
-        lane = self._settle(claim)
+        return self._retry(self._settle(claim), row, error, retry_after)
+
+    def _retry(
+        self, lane: Lane, row: Sequence[Any], error: str, retry_after: Duration | None = None
+    ) -> Settled:
         run_at = self._now_ms + lane.config.backoff_ms(row[ATTEMPTS])
         if retry_after is not None:
             run_at = max(run_at, _validate.due_ms(None, retry_after, self._now_ms) or 0)
@@ -157,8 +161,11 @@ class Settling(Claiming):
         self._bury(lane, claim.job._row, error)
         return Settled(JobState.DEAD, results)
 
-    def take_back(self, lease: Lease, error: str) -> None:
-        """End a claim whose lease expired or whose process is gone: redeliver, or give up."""
+    def take_back(self, lease: Lease, error: str, *, failed: bool = False) -> None:
+        """End a claim whose lease expired or whose process is gone: redeliver, or give up.
+
+        With `failed`, it is a failed attempt: the next one comes after the backoff.
+        """
         row = self._get(lease.seq)
         self._ended.append(lease)
         lane = self._core.lanes_by_number[lease.queue_number]
@@ -177,6 +184,9 @@ class Settling(Claiming):
             if lane.dead_letter_hook is not None:
                 dead = tuple(self._get(lease.seq) or ())
                 lane.dead_letter_hook(cast("QueueTransaction", self), Job(dead, lane.name))
+            return
+        if failed:
+            self._retry(lane, row, error)
             return
         self.execute("UPDATE jobs SET state = 0, claimed_at = NULL WHERE seq = ?", (lease.seq,))
         self._entered(lane, CLAIMED, PENDING, None)

@@ -103,7 +103,7 @@ class Unclaimed(Settling):
                 self.execute("UPDATE jobs SET cancel_requested = 1 WHERE seq = ?", (row[SEQ],))
             lease = self._core.leases.get(row[SEQ])
             if lease is not None:
-                self._after.append(lease.cancel_token._fire)
+                self._after.append(lease.request_cancel)
             return Cancelled(CancelOutcome.REQUESTED)
         self.execute("DELETE FROM jobs WHERE seq = ?", (row[SEQ],))
         self._moves.append((lane, row[STATE], NOWHERE))

@@ -13,7 +13,7 @@ import pytest
 
 from taquba import Claim, JobState, PermanentError, Queue, QueueConfig, TransientError
 from taquba.errors import ClaimLost, Closed, Fenced
-from taquba.queue import Effects, Settlement, Worker
+from taquba.queue import Effects, Engine, Settlement
 from tests.queue.harness import (
     NO_BACKOFF,
     World,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 @contextlib.asynccontextmanager
-async def working(world: World, worker: Worker) -> AsyncIterator[asyncio.Future[None]]:
+async def working(world: World, worker: Engine) -> AsyncIterator[asyncio.Future[None]]:
     """Inside, the worker runs; at the end it is stopped, and finishes what it has."""
     task = await started(world, worker.run())
     try:
@@ -78,7 +78,7 @@ async def test_a_worker_empties_its_queue(world: World, queue: Queue) -> None:
     handler = Recorder()
     await queue.enqueue_many("q", [b"1", b"2", b"3"])
     await queue.enqueue("other", b"not mine")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert handler.ended == [b"1", b"2", b"3"]
     assert await queue.stats("q") == counts(done=3)
@@ -92,7 +92,7 @@ async def test_a_permanent_error_is_final(world: World, queue: Queue) -> None:
         raise PermanentError("hopeless")
 
     job_id = (await queue.enqueue("q", b"")).job_id
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     job = await read(queue, job_id)
     assert (job.state, job.attempts, job.last_error) == (JobState.DEAD, 1, "hopeless")
@@ -108,7 +108,7 @@ async def test_any_other_error_is_followed_by_a_retry(
         raise error
 
     job_id = (await queue.enqueue("q", b"")).job_id
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     job = await read(queue, job_id)
     assert (job.state, job.attempts, job.last_error) == (JobState.SCHEDULED, 1, "busy")
@@ -129,7 +129,7 @@ async def test_an_error_that_is_hard_to_store_harms_nobody_else(
         return ack(claim)
 
     await queue.enqueue_many("q", [b"bad", b"good"], max_attempts=1)
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert await queue.stats("q") == counts(done=1, dead=1)
 
@@ -146,7 +146,7 @@ async def test_effects_are_applied_and_a_follow_up_is_worked_on(world: World, qu
         return lambda tx: tx.ack(claim, effects)
 
     await queue.enqueue("q", b"1")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert seen == [b"1", b"2"]
     assert await queue.kv.get("last") == b"2"
@@ -163,12 +163,12 @@ async def test_a_handler_can_give_up_with_effects(world: World, queue: Queue) ->
         return lambda tx: tx.nack(claim, "busy", effects)
 
     await queue.enqueue("q", b"for good")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert await queue.stats("q") == counts(dead=1)
     assert await queue.kv.get("dead") == b"for good"
     await queue.enqueue("q", b"transient", max_attempts=2)
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         assert await queue.kv.get("dead") == b"for good"
         await world.clock.advance(1)
         assert await queue.kv.get("dead") == b"transient"
@@ -179,7 +179,7 @@ async def test_an_expired_lease_cancels_the_handler(world: World, queue: Queue) 
     handler = Recorder()
     handler.may_end.clear()
     job_id = (await queue.enqueue("q", b"1")).job_id
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         assert handler.began == [b"1"]
         await world.clock.advance(30)
         assert handler.cancelled == [b"1"]
@@ -209,7 +209,7 @@ async def test_what_a_handler_says_after_its_lease_expired_is_refused(
 
     job_id = (await queue.enqueue("q", b"1", max_attempts=5)).job_id
     await queue.enqueue("q", b"2")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await world.clock.advance(30)
         assert await queue.get_job(job_id) is None
     assert await queue.kv.get("late") is None
@@ -236,7 +236,7 @@ async def test_a_slot_whose_lease_expired_goes_on_undisturbed(world: World) -> N
         return ack(claim)
 
     await queue.enqueue_many("q", [b"stuck", b"fine", b"stuck", b"fine"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await world.clock.advance(5)
     assert ends == ["cancelled", "done", "cancelled", "done"]
     assert await queue.stats("q") == counts(done=2, dead=2)
@@ -252,7 +252,7 @@ async def test_a_handler_can_extend_its_lease(world: World, queue: Queue) -> Non
         return ack(claim)
 
     await queue.enqueue("q", b"")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await world.clock.advance(79)
         assert await queue.stats("q") == counts(claimed=1)
         await world.clock.advance(1)
@@ -265,7 +265,7 @@ async def test_a_handler_learns_that_its_job_was_cancelled(world: World, queue: 
         return lambda tx: tx.dead_letter(claim, "cancelled")
 
     job_id = (await queue.enqueue("q", b"")).job_id
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await queue.cancel(job_id)
     assert (await read(queue, job_id)).last_error == "cancelled"
 
@@ -276,7 +276,7 @@ async def test_nobody_s_handler_is_cancelled_because_the_loop_stood_still(
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2"])
-    async with working(world, queue.worker("q", handler, concurrency=2)):
+    async with working(world, queue.engine("q", handler, concurrency=2)):
         await world.clock.advance(10)
         world.clock.stall(3600)
         await world.clock.advance(10)
@@ -293,7 +293,7 @@ async def test_a_stopped_worker_finishes_its_job(world: World, queue: Queue) -> 
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2"])
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     worker.stop()
     await world.clock.advance(0)
@@ -310,7 +310,7 @@ async def test_a_worker_ends_only_when_its_last_settlement_is_stored(
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue("q", b"1")
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     task = await started(world, worker.run())
     world.wire.hold()
     worker.stop()
@@ -328,14 +328,14 @@ async def test_a_worker_that_was_stopped_before_it_ran_takes_nothing(
     """P10. The original takes one more job: see docs/decisions.md."""
     handler = Recorder()
     await queue.enqueue("q", b"1")
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     worker.stop()
     await worker.run()
     assert handler.began == []
 
 
 async def test_an_idle_worker_stops_at_once(world: World, queue: Queue) -> None:
-    worker = queue.worker("q", Recorder())
+    worker = queue.engine("q", Recorder())
     task = await started(world, worker.run())
     assert not task.done()
     worker.stop()
@@ -349,7 +349,7 @@ async def test_a_stopped_worker_finishes_all_its_jobs_and_takes_no_more(
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"%d" % n for n in range(6)])
-    worker = queue.worker("q", handler, concurrency=4)
+    worker = queue.engine("q", handler, concurrency=4)
     task = await started(world, worker.run())
     worker.stop()
     await queue.enqueue("q", b"new")
@@ -366,7 +366,7 @@ async def test_a_cancelled_worker_gives_its_jobs_back_and_counts_no_attempt(
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2", b"3"])
-    task = await started(world, queue.worker("q", handler, concurrency=concurrency).run())
+    task = await started(world, queue.engine("q", handler, concurrency=concurrency).run())
     task.cancel()
     await world.clock.advance(0)
     assert task.cancelled()
@@ -382,7 +382,7 @@ async def test_a_worker_in_a_cancelled_scope_gives_its_jobs_back(
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2", b"3"])
     async with anyio.create_task_group() as group:
-        await group.start(queue.worker("q", handler, concurrency=5).run)
+        await group.start(queue.engine("q", handler, concurrency=5).run)
         await world.clock.advance(0)
         group.cancel_scope.cancel()
     assert sorted(handler.cancelled) == [b"1", b"2", b"3"]
@@ -395,7 +395,7 @@ async def test_a_worker_cancelled_at_any_moment_strands_nothing(
 ) -> None:
     handler = Recorder()
     await queue.enqueue_many("q", [b"1", b"2", b"3"])
-    task = asyncio.ensure_future(queue.worker("q", handler, concurrency=2).run())
+    task = asyncio.ensure_future(queue.engine("q", handler, concurrency=2).run())
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
@@ -415,7 +415,7 @@ async def test_a_worker_cancelled_while_its_claims_are_on_their_way_gives_them_b
     handler = Recorder()
     await queue.enqueue_many("q", [b"1", b"2"])
     world.wire.hold()
-    task = await started(world, queue.worker("q", handler, concurrency=2).run())
+    task = await started(world, queue.engine("q", handler, concurrency=2).run())
     task.cancel()
     await world.clock.advance(0)
     assert task.cancelled()
@@ -437,7 +437,7 @@ def test_the_end_of_the_loop_gives_jobs_back() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-        tasks.append(await started(world, queue.worker("q", handler, concurrency=2).run()))
+        tasks.append(await started(world, queue.engine("q", handler, concurrency=2).run()))
         assert await queue.stats("q") == counts(claimed=2)
 
     async def afterwards(world: World) -> None:
@@ -460,7 +460,7 @@ async def test_as_many_run_at_once_as_may(world: World, queue: Queue) -> None:
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"%d" % n for n in range(10)])
-    async with working(world, queue.worker("q", handler, concurrency=4)) as task:
+    async with working(world, queue.engine("q", handler, concurrency=4)) as task:
         assert handler.running == 4
         assert await queue.stats("q") == counts(pending=6, claimed=4)
         handler.may_end.set()
@@ -475,7 +475,7 @@ async def test_a_worker_follows_the_claim_order(world: World, queue: Queue) -> N
     handler = Recorder()
     for n, priority in enumerate((5, 9, 5, 1)):
         await queue.enqueue("q", b"%d" % n, priority=priority)
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert handler.ended == [b"3", b"0", b"2", b"1"]
 
@@ -484,7 +484,7 @@ async def test_an_urgent_job_is_next(world: World, queue: Queue) -> None:
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await queue.enqueue("q", b"urgent", priority=1)
         handler.may_end.set()
         await world.clock.advance(0)
@@ -497,8 +497,8 @@ async def test_two_workers_share_a_queue(world: World, queue: Queue) -> None:
         handler.may_end.clear()
     await queue.enqueue_many("q", [b"%d" % n for n in range(6)])
     async with (
-        working(world, queue.worker("q", handlers[0], concurrency=2)),
-        working(world, queue.worker("q", handlers[1], concurrency=3)),
+        working(world, queue.engine("q", handlers[0], concurrency=2)),
+        working(world, queue.engine("q", handlers[1], concurrency=3)),
     ):
         assert [handler.running for handler in handlers] == [2, 3]
         for handler in handlers:
@@ -522,7 +522,7 @@ async def test_one_handler_s_crash_harms_no_other(world: World) -> None:
         return ack(claim)
 
     await queue.enqueue_many("q", [b"%d" % n for n in range(8)])
-    async with working(world, queue.worker("q", handler, concurrency=3)):
+    async with working(world, queue.engine("q", handler, concurrency=3)):
         pass
     assert failed
     assert (await queue.stats("q")).claimed == 0
@@ -532,7 +532,7 @@ async def test_one_handler_s_crash_harms_no_other(world: World) -> None:
 async def test_an_idle_worker_is_woken_by_an_enqueue(world: World, queue: Queue) -> None:
     """P16"""
     handler = Recorder()
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         await queue.enqueue("q", b"1")
         await world.clock.advance(0)
         assert handler.ended == [b"1"]
@@ -556,7 +556,7 @@ async def test_an_idle_worker_is_woken_by_whatever_makes_a_job_pending(
         await queue.enqueue("q", b"x")
         claim = await take(queue)
     handler = Recorder()
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         if how == "due":
             await queue.enqueue("q", b"x", delay=5)
         assert handler.ended == []
@@ -576,7 +576,7 @@ async def test_an_idle_worker_is_woken_by_whatever_makes_a_job_pending(
 
 
 async def test_an_idle_worker_holds_no_timer(world: World, queue: Queue) -> None:
-    async with working(world, queue.worker("q", Recorder(), concurrency=8)):
+    async with working(world, queue.engine("q", Recorder(), concurrency=8)):
         before = world.wire.entries
         await world.clock.advance(100_000)
         assert world.clock.sleeping == 0
@@ -596,7 +596,7 @@ async def test_a_chain_of_jobs_costs_one_put_a_job(world: World, queue: Queue) -
             return ack(claim)
         return lambda tx: tx.succeed_with_next(claim, b"%d" % (number + 1))
 
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         before = world.wire.entries
         await queue.enqueue("q", b"1")
         await world.clock.advance(0)
@@ -614,7 +614,7 @@ async def test_a_chain_of_effects_costs_one_put_a_job(world: World, queue: Queue
             effects.enqueue("q", b"%d" % (number + 1))
         return lambda tx: tx.ack(claim, effects)
 
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         before = world.wire.entries
         await queue.enqueue("q", b"1")
         await world.clock.advance(0)
@@ -627,7 +627,7 @@ async def test_a_waiting_worker_claims_in_the_put_of_the_enqueue(
 ) -> None:
     handler = Recorder()
     handler.may_end.clear()
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         before = world.wire.entries
         await queue.enqueue("q", b"1")
         await world.clock.advance(0)
@@ -638,7 +638,7 @@ async def test_a_waiting_worker_claims_in_the_put_of_the_enqueue(
 
 async def test_a_handler_starts_only_when_its_claim_is_stored(world: World, queue: Queue) -> None:
     handler = Recorder()
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         world.wire.hold()
         enqueueing = await started(world, queue.enqueue("q", b"1"))
         await world.clock.advance(10)
@@ -655,7 +655,7 @@ async def test_the_next_handler_starts_only_when_the_settlement_before_it_is_sto
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         world.wire.hold()
         handler.may_end.set()
         await world.clock.advance(10)
@@ -671,7 +671,7 @@ async def test_a_busy_worker_shares_its_puts(world: World, queue: Queue) -> None
 
     await queue.enqueue_many("q", [b""] * 1000)
     before = world.wire.entries
-    async with working(world, queue.worker("q", handler, concurrency=100)):
+    async with working(world, queue.engine("q", handler, concurrency=100)):
         pass
     assert await queue.stats("q") == counts(done=1000)
     assert world.wire.entries - before <= 50
@@ -712,7 +712,7 @@ async def test_a_worker_waits_with_the_producers(world: World) -> None:
     queue = await world.open()
     handler = Recorder()
     await queue.enqueue("q", b"first")
-    async with working(world, queue.worker("q", handler, concurrency=4)):
+    async with working(world, queue.engine("q", handler, concurrency=4)):
         world.wire.hold()
         tasks = []
         for _ in range(100):
@@ -734,7 +734,7 @@ async def test_a_worker_cancelled_while_the_store_does_not_answer_ends_at_once(
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2", b"3"])
-    task = await started(world, queue.worker("q", handler, concurrency=2).run())
+    task = await started(world, queue.engine("q", handler, concurrency=2).run())
     world.wire.hold()
     handler.may_end.set()
     await world.clock.advance(1)
@@ -752,7 +752,7 @@ async def test_a_fenced_worker_says_so_and_settles_nothing(world: World, queue: 
     handler = Recorder()
     handler.may_end.clear()
     await queue.enqueue_many("q", [b"1", b"2"])
-    task = await started(world, queue.worker("q", handler, concurrency=2).run())
+    task = await started(world, queue.engine("q", handler, concurrency=2).run())
     second = await world.open()
     handler.may_end.set()
     with pytest.raises(Fenced):
@@ -769,7 +769,7 @@ async def test_a_worker_that_waits_is_told_of_the_fencing(
     handler.may_end.clear()
     if busy:
         await queue.enqueue("q", b"1")
-    task = await started(world, queue.worker("q", handler).run())
+    task = await started(world, queue.engine("q", handler).run())
     await world.open()
     with pytest.raises(Fenced):
         await queue.enqueue("other", b"")
@@ -783,7 +783,7 @@ async def test_a_worker_of_a_fenced_queue_says_so_at_once(world: World, queue: Q
     with pytest.raises(Fenced):
         await queue.enqueue("q", b"")
     with pytest.raises(Fenced):
-        await queue.worker("q", Recorder()).run()
+        await queue.engine("q", Recorder()).run()
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -792,14 +792,14 @@ async def test_a_worker_of_a_closed_queue_says_so(world: World, queue: Queue, bu
     handler.may_end.clear()
     if busy:
         await queue.enqueue("q", b"1")
-    task = await started(world, queue.worker("q", handler).run())
+    task = await started(world, queue.engine("q", handler).run())
     await queue.close()
     with pytest.raises(Closed):
         await task
     assert handler.cancelled == handler.began
     assert queue._core.on_stop == []
     with pytest.raises(Closed):
-        await queue.worker("q", handler).run()
+        await queue.engine("q", handler).run()
 
 
 # -- handlers that misbehave ----------------------------------------------------------------
@@ -812,7 +812,7 @@ async def test_a_handler_that_cancels_itself_has_failed(world: World, queue: Que
         return ack(claim)
 
     await queue.enqueue_many("q", [b"bad", b"good"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert await queue.stats("q") == counts(scheduled=1, done=1)
 
@@ -826,7 +826,7 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed(
         return await future
 
     job_id = (await queue.enqueue("q", b"")).job_id
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     job = await read(queue, job_id)
     assert (job.state, job.last_error) == (JobState.SCHEDULED, "CancelledError")
@@ -841,7 +841,7 @@ def test_a_handler_that_ends_the_process_gives_its_job_back(error: BaseException
         async def handler(claim: Claim) -> Settlement:
             raise error
 
-        await queue.worker("q", handler).run()
+        await queue.engine("q", handler).run()
 
     async def afterwards(world: World) -> None:
         queue = await world.crash()
@@ -873,7 +873,7 @@ async def test_a_handler_that_returns_no_settlement_has_failed(
         return ack(claim)
 
     bad, _ = await queue.enqueue_many("q", [b"bad", b"good"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     job = await read(queue, bad.job_id)
     assert job.state is JobState.SCHEDULED
@@ -891,7 +891,7 @@ async def test_a_settlement_that_raises_has_failed(world: World, queue: Queue) -
         return settle if claim.job.payload == b"bad" else ack(claim)
 
     await queue.enqueue_many("q", [b"1", b"bad", b"2"])
-    async with working(world, queue.worker("q", handler, concurrency=3)):
+    async with working(world, queue.engine("q", handler, concurrency=3)):
         pass
     assert await queue.kv.get("half") is None
     assert await queue.stats("q") == counts(scheduled=1, done=2)
@@ -908,7 +908,7 @@ async def test_an_effect_that_cannot_be_applied_fails_only_its_own_job(
 
     await queue.enqueue("other", b"", job_id="taken")
     await queue.enqueue_many("q", [b"1", b"bad", b"2"])
-    async with working(world, queue.worker("q", handler, concurrency=3)):
+    async with working(world, queue.engine("q", handler, concurrency=3)):
         pass
     assert await queue.stats("q") == counts(scheduled=1, done=2)
     found = [await queue.kv.get(b"key-" + name) for name in (b"1", b"bad", b"2")]
@@ -923,7 +923,7 @@ async def test_a_handler_that_settles_by_itself_is_refused_later(
         return ack(claim)
 
     await queue.enqueue_many("q", [b"1", b"2"])
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert await queue.stats("q") == counts(done=2)
 
@@ -936,7 +936,7 @@ async def test_a_claim_of_a_worker_cannot_be_settled_twice(world: World, queue: 
         return ack(claim)
 
     await queue.enqueue("q", b"")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     with pytest.raises(ClaimLost):
         await queue.ack(claims[0])
@@ -950,6 +950,6 @@ async def test_a_handler_can_use_the_queue(world: World, queue: Queue) -> None:
         return ack(claim)
 
     await queue.enqueue("q", b"parent")
-    async with working(world, queue.worker("q", handler)):
+    async with working(world, queue.engine("q", handler)):
         pass
     assert await queue.stats("q") == counts(done=2)

@@ -1,0 +1,59 @@
+"""What happens when leases expire."""
+
+from __future__ import annotations
+
+from taquba.queue._core import Core, logger
+from taquba.queue._leases import Lease
+from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["handler_ended", "reap_due"]
+
+
+def reap_due(core: Core) -> int:
+    """End every lease that has expired; how many.
+
+    A job that somebody works on stays claimed until they have stopped, or have had their
+    grace for that; the others go back to their queues at once.
+    """
+    leases = core.leases
+    due = leases.due(core.clock.monotonic())
+    if not due:
+        return 0
+    held = [(lease, lease.holder) for lease in due if lease.live]
+    free = [lease for lease, holder in held if holder is None]
+    late = [lease for lease in due if not lease.live]
+    if free or late:
+        _take_back(core, [*free, *late])
+    for lease in free:
+        logger.warning("the lease on job no. %d expired; it is taken back", lease.seq)
+    for lease in late:
+        logger.warning(
+            "the handler of job no. %d did not stop when it was cancelled; its job is taken back "
+            "all the same, and may be worked on twice at once",
+            lease.seq,
+        )
+    for lease, holder in held:
+        if holder is not None:
+            leases.expire(lease, holder)
+            logger.warning(
+                "job no. %d %s; its handler is cancelled",
+                lease.seq,
+                "took too long" if lease.timed_out else "was not settled before its lease expired",
+            )
+            holder.cancel()
+    return len(due)
+
+
+def handler_ended(core: Core, lease: Lease) -> None:
+    """The holder of a lease that expired has stopped: its job can be delivered again."""
+    if core.database.stopped is None and core.leases.overdue.get(lease.seq) is lease:
+        _take_back(core, [lease])
+
+
+def _take_back(core: Core, leases: list[Lease]) -> None:
+    with QueueTransaction(core) as tx:
+        for lease in leases:
+            if lease.timed_out:
+                tx.take_back(lease, "the handler did not end within its job_timeout", failed=True)
+            else:
+                tx.take_back(lease, "lease expired")
