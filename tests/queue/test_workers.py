@@ -20,6 +20,7 @@ from taquba import (
     Retry,
 )
 from taquba.errors import ConflictingEffects, EffectsSealed, Fenced, InvalidArgument, InvalidType
+from taquba.testing import delivery
 from tests.queue.harness import NO_BACKOFF, World, counts, read
 
 pytestmark = pytest.mark.anyio
@@ -498,6 +499,22 @@ async def test_an_idle_queue_saves_nothing_up_and_blocks_nobody(world: World, qu
         await world.clock.advance(5)
         assert abs(seen[:10].count(b"a") - 5) <= 2
         assert len(seen) == 20
+
+
+# -- testing handlers ------------------------------------------------------------------------
+
+
+async def test_a_delivery_for_tests() -> None:
+    """F18"""
+    one = delivery(b"x", queue="q", job_id="job-1", headers={"to": "ann"}, attempt=2)
+    assert (one.payload, one.queue, one.id, one.headers) == (b"x", "q", "job-1", {"to": "ann"})
+    assert (one.attempt, one.max_attempts, one.is_last_attempt) == (2, 3, False)
+    one.ensure_at_least(1_000_000)
+    assert one.is_live
+    assert not one.should_stop
+    assert not one.cancel_token.is_cancelled
+    assert one.remaining == float("inf")
+    one.effects.put("a", b"1")
 
 
 # -- what cannot be -------------------------------------------------------------------------

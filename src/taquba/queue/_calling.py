@@ -219,9 +219,9 @@ def adapt(
                 "an executor, or no executor"
             )
         return OnLoop(cast("Callable[[Delivery], Awaitable[Result]]", handler))
-    if executor is None:
 
-        def executor() -> Executor:
-            return ThreadPoolExecutor(concurrency, thread_name_prefix="taquba-worker")
+    def threads() -> Executor:
+        return ThreadPoolExecutor(concurrency, thread_name_prefix="taquba-worker")
 
-    return InExecutor(cast("Callable[[Any], Result]", handler), executor, clock=clock, grace=grace)
+    call = cast("Callable[[Any], Result]", handler)
+    return InExecutor(call, executor or threads, clock=clock, grace=grace)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, cast, final
 
 import anyio
 
@@ -233,19 +233,19 @@ def _settlement(
 
 
 def _weights(queues: object) -> Mapping[str, int]:
+    weights: dict[str, int]
     if isinstance(queues, str):
-        return {_validate.queue_name(queues): 1}
-    if isinstance(queues, Mapping):
+        weights = {_validate.queue_name(queues): 1}
+    elif isinstance(queues, Mapping):
         weights = {
-            _validate.queue_name(name): whole(
-                weight, f"the weight of queue {name!r}", 1, _MAX_WEIGHT
-            )
-            for name, weight in queues.items()
+            _validate.queue_name(name): whole(weight, f"weight of queue {name!r}", 1, _MAX_WEIGHT)
+            for name, weight in cast("Mapping[object, object]", queues).items()
         }
     elif isinstance(queues, Sequence) and not isinstance(queues, (bytes, bytearray)):
-        weights = {_validate.queue_name(name): 1 for name in queues}
-        if len(weights) < len(queues):
-            raise InvalidArgument(f"a queue is named twice: {shown(queues)}")
+        names = cast("Sequence[object]", queues)
+        weights = {_validate.queue_name(name): 1 for name in names}
+        if len(weights) < len(names):
+            raise InvalidArgument(f"a queue is named twice: {shown(names)}")
     else:
         raise wrong_type(
             "queues must be a queue's name, several names, or a mapping of names to weights", queues

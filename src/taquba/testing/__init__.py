@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taquba.clock import ManualClock
+from taquba.testing._delivery import delivery
 from taquba.testing._faults import FaultyStore, HeldRequests, StoreRequest
 from taquba.testing._latency import LatencyStore
 from taquba.testing._objectstore_conformance import ObjectStoreConformance
@@ -14,4 +15,5 @@ __all__ = [
     "ManualClock",
     "ObjectStoreConformance",
     "StoreRequest",
+    "delivery",
 ]
