@@ -32,6 +32,7 @@ class ModelJob:
     seq: int
     dedup: str | None
     max_attempts: int
+    payload: bytes
     state: State = "pending"
     due: int | None = None
     attempts: int = 0
@@ -40,6 +41,9 @@ class ModelJob:
     ended: int = 0
     lease: int = 0  # when the present claim ends
     delivery: int = 0  # number of the present claim; 0 if there is none
+    woken: int | None = None
+    wake: bytes | None = None
+    outcome: Literal["done", "dead", "cancelled", ""] = ""  # how it ended
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class NewJob:
     delay: int
     dedup: str | None
     id: str | None = None
+    payload: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class Model:
             seq=self._seq,
             dedup=new.dedup,
             max_attempts=self.rules[new.queue].max_attempts,
+            payload=new.payload,
         )
         if new.delay:
             job.state, job.due = "scheduled", self.now + new.delay
@@ -112,19 +118,32 @@ class Model:
     def claim(self, queue: str, count: int, lease: int) -> list[tuple[str, int, int]]:
         """Claim jobs; id, number of the claim, attempt."""
         pending = [x for x in self.jobs.values() if x.queue == queue and x.state == "pending"]
-        claims = []
-        for job in sorted(pending, key=lambda job: (job.priority, job.seq))[:count]:
-            self._delivery += 1
-            job.state, job.dedup, job.delivery = "claimed", None, self._delivery
-            job.attempts += 1
-            job.lease = self.now + lease
-            claims.append((job.id, job.delivery, job.attempts))
-        return claims
+        first = sorted(pending, key=lambda job: (job.priority, job.seq))[:count]
+        return [self.claim_by_id(job.id, lease) for job in first]
+
+    def claim_by_id(self, job_id: str, lease: int) -> tuple[str, int, int]:
+        self._delivery += 1
+        job = self.jobs[job_id]
+        job.state, job.dedup, job.due, job.delivery = "claimed", None, None, self._delivery
+        job.attempts += 1
+        job.lease = self.now + lease
+        return job.id, job.delivery, job.attempts
+
+    def release(self, job_id: str) -> None:
+        job = self.jobs[job_id]
+        job.state, job.attempts, job.delivery = "pending", job.attempts - 1, 0
+
+    def wake(self, job_id: str, data: bytes | None) -> Literal["woken", "not scheduled"]:
+        job = self.jobs[job_id]
+        if job.state != "scheduled":
+            return "not scheduled"
+        job.state, job.due, job.woken, job.wake = "pending", None, self.now, data
+        return "woken"
 
     def ack(self, job_id: str) -> None:
         job = self.jobs[job_id]
         self.done[job.queue] += 1
-        job.state, job.ended, job.delivery = "done", self.now, 0
+        job.state, job.ended, job.delivery, job.outcome = "done", self.now, 0, "done"
         if self.rules[job.queue].keep_done is None:
             del self.jobs[job_id]
 
@@ -142,6 +161,7 @@ class Model:
     def bury(self, job_id: str, error: str) -> None:
         job = self.jobs[job_id]
         job.state, job.error, job.ended, job.delivery = "dead", error, self.now, 0
+        job.outcome = "dead"
 
     def cancel(self, job_id: str) -> Literal["removed", "requested", "not found"]:
         job = self.jobs.get(job_id)
@@ -150,13 +170,14 @@ class Model:
         if job.state == "claimed":
             job.cancel = True
             return "requested"
+        job.outcome = "cancelled"
         del self.jobs[job_id]
         return "removed"
 
     def requeue_dead(self, job_id: str) -> None:
         job = self.jobs[job_id]
         self.jobs[job_id] = replace(
-            job, state="pending", attempts=0, error=None, cancel=False, due=None
+            job, state="pending", attempts=0, error=None, cancel=False, due=None, outcome=""
         )
 
     # -- what happens by itself -------------------------------------------------------------

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from taquba import Claim, Enqueued, Queue, QueueConfig
+from taquba import Claim, Enqueued, Follower, Queue, QueueConfig
 from taquba.errors import CancelRequested, ClaimLost, DuplicateJobId, InvalidState, JobNotFound
-from taquba.queue import Effects
+from taquba.queue import Completion, Effects
 from tests.queue.harness import World, started
-from tests.queue.model import Model, ModelEffects, NewJob, Rules
+from tests.queue.model import Model, ModelEffects, ModelJob, NewJob, Rules
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ new_jobs = st.builds(
     delay=st.sampled_from([0, 0, 0, 1, 7]),
     dedup=st.sampled_from([None, None, "a", "b"]),
     id=st.sampled_from([None, None, None, "x", "y"]),
+    payload=st.sampled_from([b"", b"small", b"an object" * 9]),
 )
 
 
@@ -79,7 +80,7 @@ def real(effects: ModelEffects | None) -> Effects | None:
         return None
     staged = Effects()
     for new in effects.jobs:
-        staged.enqueue(new.queue, b"effect", **options_of(new))
+        staged.enqueue(new.queue, new.payload, **options_of(new))
     for key, value in effects.puts.items():
         staged.put(key, value)
     for key in effects.deletes:
@@ -98,7 +99,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.world = World()
         self.start_ms = self.world.clock.now_ms()
         self.model = Model(RULES)
-        self.options: dict[str, Any] = {"queues": CONFIGS, "state": self.state}
+        self.options: dict[str, Any] = {
+            "queues": CONFIGS,
+            "state": self.state,
+            "offload_payloads_above": 64,
+        }
+        self.steps = 0
+        self.waiting: list[tuple[asyncio.Future[Completion], ModelJob]] = []
         self.queue: Queue = self.run(self.world.open(**self.options))
 
     def run(self, awaitable: Awaitable[T]) -> T:
@@ -113,14 +120,26 @@ class QueueMachine(RuleBasedStateMachine):
         return self.runner.run(main())
 
     def teardown(self) -> None:
+        self.leave()
         self.run(self.world.close())
         self.runner.close()
+
+    def leave(self) -> None:
+        """Whoever waits gives up, or is gone with the process."""
+
+        async def main() -> None:
+            for waiting, _ in self.waiting:
+                waiting.cancel()
+            await asyncio.gather(*(waiting for waiting, _ in self.waiting), return_exceptions=True)
+
+        self.run(main())
+        self.waiting = []
 
     # -- enqueueing -------------------------------------------------------------------------
 
     @rule(target=jobs, new=new_jobs, effects=effects_or_none)
     def enqueue(self, new: NewJob, effects: ModelEffects | None) -> Any:
-        call = self.queue.enqueue(new.queue, b"job", **options_of(new), effects=real(effects))
+        call = self.queue.enqueue(new.queue, new.payload, **options_of(new), effects=real(effects))
         alone = ModelEffects(jobs=(new,))
         if self.model.blocked(alone):
             with pytest.raises(DuplicateJobId):
@@ -145,11 +164,11 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue_many(self, new: NewJob, count: int) -> Any:
         made = self.run(
             self.queue.enqueue_many(
-                new.queue, [b"many"] * count, priority=new.priority, delay=new.delay or None
+                new.queue, [new.payload] * count, priority=new.priority, delay=new.delay or None
             )
         )
         for each in made:
-            plain = NewJob(new.queue, new.priority, new.delay, None)
+            plain = NewJob(new.queue, new.priority, new.delay, None, payload=new.payload)
             assert self.model.enqueue(plain, each.job_id) == (each.job_id, each.created)
         return multiple(*(each.job_id for each in made))
 
@@ -162,11 +181,53 @@ class QueueMachine(RuleBasedStateMachine):
         found = [(claim.job.id, claim.job.attempts) for claim in claimed]
         assert found == [(job_id, attempts) for job_id, _, attempts in expected]
         for claim in claimed:
-            assert claim.cancel_token.is_cancelled == self.model.jobs[claim.job.id].cancel
+            job = self.model.jobs[claim.job.id]
+            assert claim.cancel_token.is_cancelled == job.cancel
+            assert claim.job.payload == job.payload
         numbers = [number for _, number, _ in expected]
         return multiple(*zip(claimed, numbers, strict=True))
 
-    @rule(target=jobs, held=consumes(claims), effects=effects_or_none)
+    @rule(
+        target=jobs,
+        held=consumes(claims),
+        how=st.sampled_from(["ack", "ack", "nack", "nack", "dead_letter", "release"]),
+        effects=effects_or_none,
+        retry_after=st.sampled_from([None, 0, 4]),
+    )
+    def settle(
+        self, held: Held, how: str, effects: ModelEffects | None, retry_after: int | None
+    ) -> Any:
+        return self.settle_as(how, held, effects, retry_after)
+
+    def settle_as(
+        self, how: str, held: Held, effects: ModelEffects | None, retry_after: int | None
+    ) -> Any:
+        if how == "ack":
+            return self.ack(held, effects)
+        if how == "nack":
+            return self.nack(held, effects, retry_after)
+        if how == "dead_letter":
+            return self.dead_letter(held, effects)
+        self.release(held)
+        return multiple()
+
+    @rule(
+        target=jobs,
+        queue=queues,
+        how=st.sampled_from(["ack", "nack", "nack", "dead_letter", "release"]),
+        effects=effects_or_none,
+    )
+    def work(self, queue: str, how: str, effects: ModelEffects | None) -> Any:
+        """Claim a job, if there is one, and settle it at once."""
+        claim = self.run(self.queue.claim(queue, 30))
+        expected = self.model.claim(queue, 1, 30)
+        assert (claim is None) == (not expected)
+        if claim is None:
+            return multiple()
+        [(job_id, number, attempts)] = expected
+        assert (claim.job.id, claim.job.attempts) == (job_id, attempts)
+        return self.settle_as(how, (claim, number), effects, None)
+
     def ack(self, held: Held, effects: ModelEffects | None) -> Any:
         claim, _ = held
         if not self.settles(held, self.queue.ack(claim, real(effects)), effects, True):
@@ -177,12 +238,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.settled.state.name == "DONE"
         return multiple(*ids)
 
-    @rule(
-        target=jobs,
-        held=consumes(claims),
-        effects=effects_or_none,
-        retry_after=st.sampled_from([None, 0, 4]),
-    )
     def nack(self, held: Held, effects: ModelEffects | None, retry_after: int | None) -> Any:
         claim, _ = held
         final = claim.job.is_last_attempt
@@ -196,7 +251,6 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.settled.effects == ()
         return multiple(*ids)
 
-    @rule(target=jobs, held=consumes(claims), effects=effects_or_none)
     def dead_letter(self, held: Held, effects: ModelEffects | None) -> Any:
         claim, _ = held
         call = self.queue.dead_letter(claim, "given up", real(effects))
@@ -223,6 +277,35 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.run(renew())
             self.model.jobs[claim.job.id].lease = self.model.now + lease
+
+    def release(self, held: Held) -> None:
+        claim, number = held
+
+        async def release() -> None:
+            with self.queue.transaction() as tx:
+                tx.release(claim)
+            await tx.durable()
+
+        if not self.model.holds(claim.job.id, number):
+            with pytest.raises(ClaimLost):
+                self.run(release())
+        else:
+            self.run(release())
+            self.model.release(claim.job.id)
+
+    @rule(target=claims, job_id=jobs, lease=st.sampled_from([0, 3, 30]))
+    def claim_by_id(self, job_id: str, lease: int) -> Any:
+        job = self.model.jobs.get(job_id)
+        call = self.queue.claim_by_id(job_id, lease)
+        if job is None or job.state not in ("pending", "scheduled"):
+            with pytest.raises(JobNotFound if job is None else InvalidState):
+                self.run(call)
+            return multiple()
+        claim = self.run(call)
+        _, number, attempts = self.model.claim_by_id(job_id, lease)
+        assert (claim.job.id, claim.job.attempts) == (job_id, attempts)
+        assert (claim.job.payload, claim.job.wake_payload) == (job.payload, job.wake)
+        return multiple((claim, number))
 
     # -- jobs that nobody holds -------------------------------------------------------------
 
@@ -258,6 +341,26 @@ class QueueMachine(RuleBasedStateMachine):
             self.run(self.queue.requeue_dead(job_id))
             self.model.requeue_dead(job_id)
 
+    @rule(job_id=jobs, data=st.sampled_from([None, b"", b"news"]))
+    def wake(self, job_id: str, data: bytes | None) -> None:
+        woken = self.run(self.queue.wake(job_id, data))
+        found = job_id in self.model.jobs
+        assert woken.outcome.value == (self.model.wake(job_id, data) if found else "not found")
+
+    @rule(job_id=jobs)
+    def wait(self, job_id: str) -> None:
+        """From now on somebody waits for the end of this job."""
+        job = self.model.jobs.get(job_id)
+        if job is None:
+            with pytest.raises(JobNotFound):
+                self.run(self.queue.wait_for_completion(job_id))
+        elif job.outcome:
+            ended = self.run(self.queue.wait_for_completion(job_id))
+            assert ended.outcome.value == job.outcome
+        else:
+            call = self.queue.wait_for_completion(job_id)
+            self.waiting.append((self.run(started(self.world, call)), job))
+
     # -- the rest ---------------------------------------------------------------------------
 
     @rule(key=keys, value=st.one_of(st.none(), values))
@@ -269,21 +372,56 @@ class QueueMachine(RuleBasedStateMachine):
             self.run(self.queue.kv.put(key, value))
             self.model.kv[key] = value
 
+    @rule(key=keys, expected=st.one_of(st.none(), values), value=st.one_of(st.none(), values))
+    def compare_and_write(self, key: str, expected: bytes | None, value: bytes | None) -> None:
+        matches = self.model.kv.get(key) == expected
+        if value is not None:
+            assert self.run(self.queue.kv.compare_put(key, expected, value)) == matches
+        elif expected is not None:
+            assert self.run(self.queue.kv.compare_delete(key, expected)) == matches
+        if matches and value is not None:
+            self.model.kv[key] = value
+        elif matches:
+            self.model.kv.pop(key, None)
+
+    @rule(
+        target=jobs,
+        compares=st.dictionaries(keys, st.one_of(st.none(), st.just(b""), values), max_size=2),
+        right=st.booleans(),
+        effects=some_effects(),
+    )
+    def commit(self, compares: dict[str, bytes | None], right: bool, effects: ModelEffects) -> Any:
+        if right:
+            compares = {key: self.model.kv.get(key) for key in compares}
+        call = self.queue.compare_and_commit(compares, real(effects) or Effects())
+        if not compares:
+            call.close()
+            call = self.queue.commit(real(effects) or Effects())
+        matches = all(self.model.kv.get(key) == value for key, value in compares.items())
+        if matches and self.clashes(ModelEffects(), effects):
+            with pytest.raises(DuplicateJobId):
+                self.run(call)
+            return multiple()
+        committed = self.run(call)
+        assert (committed is not None) == matches
+        if committed is None:
+            return multiple()
+        return multiple(*self.applied(effects, committed.effects))
+
     @rule(seconds=st.sampled_from([1, 2, 5, 20]))
     def advance(self, seconds: int) -> None:
         self.run(self.world.clock.advance(seconds))
         self.model.advance(seconds)
 
-    @rule()
-    def crash(self) -> None:
-        self.queue = self.run(self.world.crash(**self.options))
-        self.model.crash()
-        self.run(self.world.bury())
-
-    @rule()
-    def close(self) -> None:
-        self.run(self.queue.close())
-        self.queue = self.run(self.world.open(**self.options))
+    @rule(cleanly=st.booleans())
+    def end(self, cleanly: bool) -> None:
+        """The process ends, and another one goes on."""
+        self.leave()
+        if cleanly:
+            self.run(self.queue.close())
+            self.queue = self.run(self.world.open(**self.options))
+        else:
+            self.queue = self.run(self.world.crash(**self.options))
         self.run(self.world.bury())
         self.model.crash()
 
@@ -291,10 +429,14 @@ class QueueMachine(RuleBasedStateMachine):
     def crash_before_anything_is_stored(
         self, new: NewJob, held: Held | None, effects: ModelEffects, queue: str
     ) -> None:
+        self.leave()
+
         async def main() -> None:
             self.world.wire.hold()
             calls: list[Awaitable[Any]] = [
-                self.queue.enqueue(new.queue, b"lost", **options_of(new), effects=real(effects)),
+                self.queue.enqueue(
+                    new.queue, new.payload, **options_of(new), effects=real(effects)
+                ),
                 self.queue.claim_many(queue, 2),
                 self.queue.kv.put("k1", b"lost"),
             ]
@@ -310,25 +452,42 @@ class QueueMachine(RuleBasedStateMachine):
         self.run(main())
         self.model.crash()
 
+    async def follow(self) -> None:
+        """Another process sees the same."""
+        await self.queue.barrier()
+        async with Follower.open(self.world.store, clock=self.world.clock) as follower:
+            await self.compare(follower)
+
     @invariant()
     def agrees(self) -> None:
         self.model.settle()
-        self.run(self.compare())
+        self.run(self.compare(self.queue))
+        self.steps += 1
+        if self.steps % 10 == 0:
+            self.run(self.follow())
+        claimed = sum(job.state == "claimed" for job in self.model.jobs.values())
+        assert len(self.queue._core.leases) == claimed
+        for waiting, job in self.waiting:
+            assert waiting.done() == bool(job.outcome)
+            if waiting.done():
+                ended = waiting.result()
+                assert (ended.outcome.value, ended.job.id) == (job.outcome, job.id)
+        self.waiting = [(waiting, job) for waiting, job in self.waiting if not waiting.done()]
 
     # -- helpers ----------------------------------------------------------------------------
 
-    async def compare(self) -> None:
+    async def compare(self, reader: Queue | Follower) -> None:
         for name in RULES:
-            stats = await self.queue.stats(name)
+            stats = await reader.stats(name)
             expected = self.model.stats(name)
             found = {state: getattr(stats, state) for state in expected}
             assert found == expected, name
         for key in ("k1", "k2", "k3"):
-            assert await self.queue.kv.get(key) == self.model.kv.get(key), key
-        ids = {job_id for (job_id,) in await self.queue.read("SELECT id FROM jobs")}
+            assert await reader.kv.get(key) == self.model.kv.get(key), key
+        ids = {job_id for (job_id,) in await reader.read("SELECT id FROM jobs")}
         assert ids == set(self.model.jobs)
         for expected_job in self.model.jobs.values():
-            job = await self.queue.get_job(expected_job.id)
+            job = await reader.get_job(expected_job.id)
             assert job is not None
             due = None if job.run_at is None else job.run_at.timestamp() - self.start_ms / 1000
             assert (
@@ -339,6 +498,9 @@ class QueueMachine(RuleBasedStateMachine):
                 job.cancel_requested,
                 job.dedup_key,
                 job.priority,
+                job.payload,
+                job.wake_payload,
+                job.woken_at is None,
             ) == (
                 expected_job.state,
                 expected_job.due,
@@ -347,9 +509,10 @@ class QueueMachine(RuleBasedStateMachine):
                 expected_job.cancel,
                 expected_job.dedup,
                 expected_job.priority,
+                expected_job.payload,
+                expected_job.wake,
+                expected_job.woken is None,
             )
-        claimed = sum(job.state == "claimed" for job in self.model.jobs.values())
-        assert len(self.queue._core.leases) == claimed
 
     def applied(self, effects: ModelEffects | None, results: tuple[Enqueued, ...]) -> list[str]:
         """Apply effects to the model too; the ids of their jobs."""
