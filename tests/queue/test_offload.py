@@ -640,6 +640,22 @@ async def test_a_worker_stores_large_effects_and_gets_large_payloads(
     assert await world.objects() == []
 
 
+async def test_what_a_handler_returns_is_stored_before_it_is_committed(
+    world: Offload, queue: Queue
+) -> None:
+    async def handle(_: Any) -> Effects:
+        return Effects().enqueue("next", LARGE)
+
+    await queue.enqueue("q", b"x")
+    running = asyncio.ensure_future(queue.worker("q", handle).run())
+    while not (await queue.stats("next")).pending:
+        await world.clock.advance(0.1)
+    running.cancel()
+    await asyncio.wait([running])
+    claim = await take(queue, "next")
+    assert claim.job.is_offloaded and claim.job.payload == LARGE
+
+
 async def test_a_prepared_settlement_that_is_not_used_leaves_no_object(
     world: Offload, queue: Queue
 ) -> None:
@@ -668,6 +684,23 @@ async def test_a_worker_goes_on_when_a_payload_is_missing(world: Offload, queue:
     await running
     assert sorted(map(len, seen)) == [5, 1024]
     assert (await queue.stats("q")).dead == 1
+
+
+async def test_a_worker_that_is_cancelled_while_it_fetches_gives_the_job_back() -> None:
+    async def handle(claim: Any) -> Any:
+        raise AssertionError
+
+    async with faulty_queue() as (queue, store, _):
+        await queue.enqueue("q", LARGE)
+        held = store.hold("get", PAYLOAD_PREFIX)
+        running = asyncio.ensure_future(queue.worker("q", handle).run())
+        await held.arrived()
+        running.cancel()
+        await asyncio.wait([running])
+        assert (await queue.stats("q")).pending == 1
+        held.release()
+        claim = await take(queue)
+        assert (claim.job.payload, claim.job.attempts) == (LARGE, 1)
 
 
 # -- streams ----------------------------------------------------------------------------------
