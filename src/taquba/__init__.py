@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from taquba.queue import QueueConfig as QueueConfig
     from taquba.queue import QueueStats as QueueStats
     from taquba.queue import Retry as Retry
+    from taquba.queue import RetryPolicy as RetryPolicy
     from taquba.queue import Worker as Worker
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "QueueConfig",
     "QueueStats",
     "Retry",
+    "RetryPolicy",
     "SystemClock",
     "TaqubaError",
     "TransientError",

@@ -40,7 +40,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 __all__ = [
@@ -293,7 +293,25 @@ class MissingDependency(TaqubaError, ImportError):
 
 
 class TransientError(TaqubaError):
-    """Raise it in a handler or runner: this attempt failed, try again with backoff."""
+    """Raise it in a handler or runner: this attempt failed, try again with backoff.
+
+    Args:
+        *args: What happened.
+        retry_after: The next attempt comes no sooner than this (a `timedelta`, or seconds), as a
+            service's ``Retry-After`` asks for.
+        retry_at: The next attempt comes no sooner than at this (aware) time.
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        retry_after: timedelta | float | None = None,
+        retry_at: datetime | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.retry_after = retry_after
+        """What is no duration counts as not given: the failure itself must be recorded."""
+        self.retry_at = retry_at
 
 
 class PermanentError(TaqubaError):

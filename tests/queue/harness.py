@@ -89,6 +89,7 @@ class World:
         """What a new process does."""
         wire = Wire(self.store)
         options.setdefault("clock", self.clock)
+        options.setdefault("config", QueueConfig(jitter=False))
         queue = await Queue.open(wire, **options)
         self._processes.append((queue, wire))
         return queue

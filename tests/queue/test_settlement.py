@@ -8,6 +8,7 @@ import pytest
 
 from taquba import JobState, Queue, QueueConfig
 from taquba.errors import ClaimLost, InvalidArgument
+from taquba.queue import RetryPolicy
 from tests.queue.harness import NO_BACKOFF, World, counts, read, started, take
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +88,7 @@ async def test_a_failed_job_backs_off(queue: Queue) -> None:
 
 async def test_a_job_comes_back_after_its_backoff(world: World) -> None:
     """H7"""
-    queue = await world.open(config=QueueConfig(backoff_base=0.01, backoff_max=0.01))
+    queue = await world.open(config=QueueConfig(backoff_base=0.01, backoff_max=0.01, jitter=False))
     await queue.enqueue("q", b"")
     await queue.nack(await take(queue), "broken")
     await world.clock.advance(0.009)
@@ -97,7 +98,7 @@ async def test_a_job_comes_back_after_its_backoff(world: World) -> None:
 
 
 def backoff(attempts: int, base: float | timedelta, most: float | timedelta) -> int:
-    return QueueConfig(backoff_base=base, backoff_max=most).backoff_ms(attempts)
+    return RetryPolicy(base=base, max=most).longest_ms(attempts)
 
 
 def test_a_backoff_doubles_up_to_its_maximum() -> None:
@@ -126,7 +127,9 @@ def test_a_huge_number_of_attempts_is_fine() -> None:
 
 async def test_a_backoff_without_a_maximum_ends_some_day(world: World) -> None:
     endless = float("inf")
-    queue = await world.open(config=QueueConfig(backoff_base=endless, backoff_max=endless))
+    queue = await world.open(
+        config=QueueConfig(backoff_base=endless, backoff_max=endless, jitter=False)
+    )
     job_id = (await queue.enqueue("q", b"")).job_id
     await queue.nack(await take(queue), "broken")
     job = await read(queue, job_id)

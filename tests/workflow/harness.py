@@ -129,7 +129,7 @@ async def bed(
     """A runtime on a fresh store in memory and a clock that stands still."""
     clock = clock or ManualClock()
     gate = GateStore(store if store is not None else MemoryStore())
-    async with Queue.open(gate, clock=clock, config=config or QueueConfig()) as queue:
+    async with Queue.open(gate, clock=clock, config=config or QueueConfig(jitter=False)) as queue:
         async with WorkflowRuntime(queue, runner, **options) as runtime:
             try:
                 yield Bed(queue, runtime, clock, gate)
@@ -156,7 +156,7 @@ class Process:
         self.queue: Queue
         self.runtime: WorkflowRuntime
         self._runner = runner
-        self._config = config or QueueConfig()
+        self._config = config or QueueConfig(jitter=False)
         self._options = options
         self._opened = asyncio.Event()
         self._leave = asyncio.Event()

@@ -26,7 +26,7 @@ from taquba.workflow import Cancel, Continue, Fail, Outcome, Step, Succeed
 from .harness import Process, settle
 from .model import Act, Model, Script
 
-CONFIG = QueueConfig(max_attempts=3, backoff_base=1, backoff_max=6)
+CONFIG = QueueConfig(max_attempts=3, backoff_base=1, backoff_max=6, jitter=False)
 NAMES = ["a", "b", "c"]
 DELAYS = [1, 999, 1000, 2500, 60_000]
 

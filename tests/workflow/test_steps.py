@@ -231,7 +231,7 @@ async def test_a_retry_comes_after_the_backoff() -> None:
             raise TransientError("busy")
         return Continue() if step.number < 2 else Succeed()
 
-    async with bed(runner, config=QueueConfig(max_attempts=9)) as t:
+    async with bed(runner, config=QueueConfig(max_attempts=9, jitter=False)) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.settle()
         [before] = t.queue.peek("SELECT * FROM runs")

@@ -655,7 +655,7 @@ async def test_the_queue_s_configuration_holds_for_steps() -> None:
         raise ValueError("no")
 
     gate, clock = GateStore(MemoryStore()), ManualClock()
-    config = QueueConfig(max_attempts=2, lease=7, backoff_base=20)
+    config = QueueConfig(max_attempts=2, lease=7, backoff_base=20, jitter=False)
     async with Queue.open(gate, clock=clock, queues={"mine": config}) as queue:
         async with WorkflowRuntime(queue, runner, queue_name="mine") as runtime:
             from .harness import Bed

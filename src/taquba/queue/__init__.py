@@ -4,7 +4,9 @@ from taquba.database import Lag as Lag
 from taquba.queue._calling import Handler as Handler
 from taquba.queue._config import MAX_BATCH_SIZE as MAX_BATCH_SIZE
 from taquba.queue._config import MAX_DEDUP_KEY_LENGTH as MAX_DEDUP_KEY_LENGTH
+from taquba.queue._config import MAX_ERROR_LENGTH as MAX_ERROR_LENGTH
 from taquba.queue._config import MAX_HEADERS_SIZE as MAX_HEADERS_SIZE
+from taquba.queue._config import MAX_HISTORY as MAX_HISTORY
 from taquba.queue._config import MAX_JOB_ID_LENGTH as MAX_JOB_ID_LENGTH
 from taquba.queue._config import MAX_KV_KEY_SIZE as MAX_KV_KEY_SIZE
 from taquba.queue._config import MAX_KV_VALUE_SIZE as MAX_KV_VALUE_SIZE
@@ -12,6 +14,7 @@ from taquba.queue._config import MAX_PAYLOAD_SIZE as MAX_PAYLOAD_SIZE
 from taquba.queue._config import MAX_PRIORITY as MAX_PRIORITY
 from taquba.queue._config import MAX_QUEUE_NAME_LENGTH as MAX_QUEUE_NAME_LENGTH
 from taquba.queue._config import MAX_STREAMED_PAYLOAD_SIZE as MAX_STREAMED_PAYLOAD_SIZE
+from taquba.queue._config import MAX_TRACEBACK_LENGTH as MAX_TRACEBACK_LENGTH
 from taquba.queue._config import MAX_WAKE_PAYLOAD_SIZE as MAX_WAKE_PAYLOAD_SIZE
 from taquba.queue._config import PRIORITY_HIGH as PRIORITY_HIGH
 from taquba.queue._config import PRIORITY_LOW as PRIORITY_LOW
@@ -29,6 +32,8 @@ from taquba.queue._engine import Work as Work
 from taquba.queue._expiry import DeleteEntry as DeleteEntry
 from taquba.queue._expiry import ExpiryIndex as ExpiryIndex
 from taquba.queue._expiry import KeepEntry as KeepEntry
+from taquba.queue._failure import Failure as Failure
+from taquba.queue._failure import failure_of as failure_of
 from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
@@ -42,6 +47,8 @@ from taquba.queue._payload_objects import PAYLOAD_PREFIX as PAYLOAD_PREFIX
 from taquba.queue._queue import Queue as Queue
 from taquba.queue._reading import KeyValueReader as KeyValueReader
 from taquba.queue._reading import QueueReader as QueueReader
+from taquba.queue._records import Attempt as Attempt
+from taquba.queue._records import AttemptOutcome as AttemptOutcome
 from taquba.queue._records import Cancelled as Cancelled
 from taquba.queue._records import CancelOutcome as CancelOutcome
 from taquba.queue._records import Claim as Claim
@@ -57,6 +64,7 @@ from taquba.queue._records import QueueStats as QueueStats
 from taquba.queue._records import Settled as Settled
 from taquba.queue._records import WakeOutcome as WakeOutcome
 from taquba.queue._records import Woken as Woken
+from taquba.queue._retry import RetryPolicy as RetryPolicy
 from taquba.queue._transaction import QueueTransaction as QueueTransaction
 from taquba.queue._verify import QUEUE_CHECKS as QUEUE_CHECKS
 from taquba.queue._verify_payloads import verify_queue as verify_queue
@@ -65,7 +73,9 @@ from taquba.queue._worker import Worker as Worker
 __all__ = [
     "MAX_BATCH_SIZE",
     "MAX_DEDUP_KEY_LENGTH",
+    "MAX_ERROR_LENGTH",
     "MAX_HEADERS_SIZE",
+    "MAX_HISTORY",
     "MAX_JOB_ID_LENGTH",
     "MAX_KV_KEY_SIZE",
     "MAX_KV_VALUE_SIZE",
@@ -73,12 +83,15 @@ __all__ = [
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
     "MAX_STREAMED_PAYLOAD_SIZE",
+    "MAX_TRACEBACK_LENGTH",
     "MAX_WAKE_PAYLOAD_SIZE",
     "PAYLOAD_PREFIX",
     "PRIORITY_HIGH",
     "PRIORITY_LOW",
     "PRIORITY_NORMAL",
     "QUEUE_CHECKS",
+    "Attempt",
+    "AttemptOutcome",
     "CancelOutcome",
     "CancelToken",
     "Cancelled",
@@ -95,6 +108,7 @@ __all__ = [
     "Enqueued",
     "ExpiryIndex",
     "FailWith",
+    "Failure",
     "Follower",
     "Handler",
     "Job",
@@ -116,12 +130,14 @@ __all__ = [
     "QueueTransaction",
     "Result",
     "Retry",
+    "RetryPolicy",
     "Settled",
     "Settlement",
     "WakeOutcome",
     "Woken",
     "Work",
     "Worker",
+    "failure_of",
     "new_job",
     "verify_queue",
 ]

@@ -7,11 +7,14 @@ from datetime import timedelta
 
 from taquba._checks import whole
 from taquba.clock import Duration, seconds
+from taquba.queue._retry import RetryPolicy
 
 __all__ = [
     "MAX_BATCH_SIZE",
     "MAX_DEDUP_KEY_LENGTH",
+    "MAX_ERROR_LENGTH",
     "MAX_HEADERS_SIZE",
+    "MAX_HISTORY",
     "MAX_JOB_ID_LENGTH",
     "MAX_KV_KEY_SIZE",
     "MAX_KV_VALUE_SIZE",
@@ -19,6 +22,7 @@ __all__ = [
     "MAX_PRIORITY",
     "MAX_QUEUE_NAME_LENGTH",
     "MAX_STREAMED_PAYLOAD_SIZE",
+    "MAX_TRACEBACK_LENGTH",
     "MAX_WAKE_PAYLOAD_SIZE",
     "OFFLOAD_PAYLOADS_ABOVE",
     "PRIORITY_HIGH",
@@ -55,10 +59,12 @@ MAX_KV_VALUE_SIZE = 256 * 1024
 """Bytes of a value in the caller's key-value store, 256 KiB."""
 MAX_BATCH_SIZE = 10_000
 """Jobs in one `enqueue_many` or `claim_many`: one transaction never stalls the loop for long."""
-
-
-_LONGEST_BACKOFF = 100 * 365 * 86_400.0
-"""Seconds; a backoff without a sensible maximum must still end at a time that can be written."""
+MAX_ERROR_LENGTH = 8 * 1024
+"""Characters of an error's text that are kept; the rest is cut off."""
+MAX_TRACEBACK_LENGTH = 16 * 1024
+"""Characters of a traceback that are kept, from its end."""
+MAX_HISTORY = 1000
+"""Ends of attempts that are kept of one job; older ones go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +83,13 @@ class QueueConfig:
     default_priority: int = PRIORITY_NORMAL
     """Priority of jobs enqueued without one."""
     backoff_base: Duration = timedelta(seconds=1)
-    """Delay before the second attempt; doubles with each further one. Zero: retry at once."""
+    """Largest delay before the second attempt; doubles with each further one. Zero: retry at
+    once. See `RetryPolicy`, which jobs may have of their own.
+    """
     backoff_max: Duration = timedelta(minutes=5)
     """Largest delay between attempts."""
+    jitter: bool = True
+    """Whether delays are drawn evenly from zero to the largest; False: they are the largest."""
     keep_done: Duration | None = None
     """How long the record of a finished job is kept; None removes it when it is acknowledged."""
     keep_dead: Duration | None = timedelta(days=7)
@@ -88,27 +98,17 @@ class QueueConfig:
     def __post_init__(self) -> None:
         whole(self.max_attempts, "max_attempts", 1, 2**31 - 1)
         whole(self.default_priority, "default_priority", 0, MAX_PRIORITY)
-        for name in ("lease", "backoff_base", "backoff_max"):
+        seconds(self.lease, name="lease")
+        for name in ("backoff_base", "backoff_max"):
             seconds(getattr(self, name), name=name)
+        self.retry_policy()
         for name in ("keep_done", "keep_dead"):
             if getattr(self, name) is not None:
                 seconds(getattr(self, name), name=name)
 
-    def backoff_ms(self, attempts: int) -> int:
-        """Delay before the next attempt, in milliseconds, after `attempts` of them (>= 1).
-
-        ``min(base * 2 ** (attempts - 1), max)``, and 0 when the base is 0.
-        """
-        base = seconds(self.backoff_base, name="backoff_base")
-        if base == 0:
-            return 0
-        # 2**60 seconds is past every sensible maximum, and keeps the product finite.
-        delay = min(
-            base * 2.0 ** min(attempts - 1, 60),
-            seconds(self.backoff_max, name="backoff_max"),
-            _LONGEST_BACKOFF,
-        )
-        return round(delay * 1000)
+    def retry_policy(self) -> RetryPolicy:
+        """How jobs without a policy of their own are retried."""
+        return RetryPolicy(base=self.backoff_base, max=self.backoff_max, jitter=self.jitter)
 
 
 def milliseconds(duration: Duration | None) -> float:

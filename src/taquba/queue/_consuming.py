@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 from taquba.clock import Duration, seconds
 from taquba.queue import _validate
@@ -12,6 +13,7 @@ from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._core import Lane
 from taquba.queue._delivering import deliver
 from taquba.queue._effects import Effects
+from taquba.queue._failure import failure_of
 from taquba.queue._records import Claim, Settled
 from taquba.queue._transaction import QueueTransaction
 from taquba.queue._waiting import Waiter, WaitingClaims
@@ -151,14 +153,18 @@ class Consuming(Calls):
         effects: Effects | None = None,
         *,
         retry_after: Duration | None = None,
+        retry_at: datetime | None = None,
     ) -> Settled:
         """The attempt failed: the job is retried with backoff, or dead if that was the last.
 
         Args:
             claim: The claim to settle.
-            error: What went wrong; its text is kept with the job.
+            error: What went wrong. Its text is kept with the job; of an exception also its type
+                and its traceback.
             effects: Applied only if the job is given up.
-            retry_after: The retry comes no sooner than this.
+            retry_after: The retry comes no sooner than this from now. Default: what the error
+                says, if it is a `TransientError`.
+            retry_at: The retry comes no sooner than at this (aware) time.
 
         Raises:
             ClaimLost: The claim ended before; nothing was applied.
@@ -166,11 +172,9 @@ class Consuming(Calls):
         """
         check_claim(claim)
         check_effects(effects)
-        text = _validate.error_text(error)
-        if retry_after is not None:
-            seconds(retry_after, name="retry_after")
+        failure = failure_of(error, retry_after=retry_after, retry_at=retry_at)
         async with self._committing(effects) as tx:
-            return tx.nack(claim, text, effects, retry_after=retry_after)
+            return tx.nack(claim, failure, effects)
 
     async def dead_letter(
         self, claim: Claim, error: BaseException | str, effects: Effects | None = None
@@ -183,6 +187,6 @@ class Consuming(Calls):
         """
         check_claim(claim)
         check_effects(effects)
-        text = _validate.error_text(error)
+        failure = failure_of(error)
         async with self._committing(effects) as tx:
-            return tx.dead_letter(claim, text, effects)
+            return tx.dead_letter(claim, failure, effects)

@@ -41,12 +41,14 @@ class Lane:
         "listeners",
         "name",
         "number",
+        "retry",
     )
 
     def __init__(self, number: int, name: str, config: QueueConfig) -> None:
         self.number = number
         self.name = name
         self.config = config
+        self.retry = config.retry_policy()
         self.keep_ms: dict[int, float] = {
             JobState.DONE: milliseconds(config.keep_done),
             JobState.DEAD: milliseconds(config.keep_dead),

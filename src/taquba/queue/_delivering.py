@@ -96,5 +96,6 @@ def _take_back(core: Core, claim: Claim, error: Exception) -> None:
                 hook(tx, Job(tuple(tx._get(job._row[SEQ]) or ()), job.queue))
         else:
             logger.warning("job %s on queue %s is postponed: %s", job.id, job.queue, error)
-            backoff = core.lane(job.queue).config.backoff_ms(job._row[ATTEMPTS])
+            policy = job.retry or core.lane(job.queue).retry
+            backoff = policy.delay_ms(job._row[ATTEMPTS], core.clock.random())
             tx.postpone(claim, text, max(backoff, _LEAST_DELAY_MS))

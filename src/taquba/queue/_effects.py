@@ -10,6 +10,7 @@ from typing import final
 from taquba.clock import Duration
 from taquba.errors import ConflictingEffects, EffectsSealed
 from taquba.queue import _validate
+from taquba.queue._retry import RetryPolicy
 
 __all__ = ["Effects", "NewJob", "merged", "new_job"]
 
@@ -27,6 +28,7 @@ class NewJob:
     dedup_key: str | None
     max_attempts: int | None
     job_id: str | None
+    retry: bytes | None = None
 
 
 def new_job(
@@ -40,6 +42,7 @@ def new_job(
     dedup_key: str | None = None,
     max_attempts: int | None = None,
     job_id: str | None = None,
+    retry: RetryPolicy | None = None,
 ) -> NewJob:
     """Check every argument of an enqueue."""
     _validate.due_ms(run_at, delay, 0)
@@ -53,6 +56,7 @@ def new_job(
         dedup_key=None if dedup_key is None else _validate.dedup_key(dedup_key),
         max_attempts=None if max_attempts is None else _validate.attempts(max_attempts),
         job_id=None if job_id is None else _validate.job_id(job_id),
+        retry=None if retry is None else _validate.retry_policy(retry),
     )
 
 
@@ -109,6 +113,7 @@ class Effects:
         dedup_key: str | None = None,
         max_attempts: int | None = None,
         job_id: str | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Effects:
         """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
         self._check_open()
@@ -122,6 +127,7 @@ class Effects:
             dedup_key=dedup_key,
             max_attempts=max_attempts,
             job_id=job_id,
+            retry=retry,
         )
         self.jobs.append(job)
         if len(job.payload) > self.largest:

@@ -16,6 +16,7 @@ from taquba.queue import _validate
 from taquba.queue._columns import PAYLOAD_REF
 from taquba.queue._core import Core, logger
 from taquba.queue._delivering import fetch_payload
+from taquba.queue._failure import failure_of
 from taquba.queue._reaping import handler_ended
 from taquba.queue._shares import FairShares
 from taquba.queue._transaction import QueueTransaction
@@ -23,7 +24,6 @@ from taquba.queue._transaction import QueueTransaction
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from taquba.clock import Duration
     from taquba.queue._effects import Effects
     from taquba.queue._records import Claim
 
@@ -409,13 +409,12 @@ def failed_attempt(
     claim: Claim,
     error: BaseException | str,
     effects: Effects | None = None,
-    retry_after: Duration | None = None,
 ) -> Settlement:
     """Settle a claim with an error, and with effects if its job is given up."""
-    text = _validate.error_text(error)
+    failure = failure_of(error)
     if isinstance(error, PermanentError):
-        return lambda tx: tx.dead_letter(claim, text, effects)
-    return lambda tx: tx.nack(claim, text, effects, retry_after=retry_after)
+        return lambda tx: tx.dead_letter(claim, failure, effects)
+    return lambda tx: tx.nack(claim, failure, effects)
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

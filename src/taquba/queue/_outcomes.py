@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from taquba._checks import shown
-from taquba.clock import Duration, seconds
+from taquba.clock import Duration
 from taquba.errors import InvalidType, TaqubaError
 from taquba.queue import _validate
 from taquba.queue._calls import check_effects
 from taquba.queue._effects import Effects
+from taquba.queue._failure import failure_of
 
 __all__ = ["Dead", "Done", "FailWith", "Result", "Retry", "check_result"]
 
@@ -38,13 +40,13 @@ class Retry:
     """What went wrong; kept with the job."""
     after: Duration | None = None
     """The next attempt comes no sooner than this from now, and not before its backoff."""
+    at: datetime | None = None
+    """The next attempt comes no sooner than at this (aware) time."""
     effects: Effects | None = None
     """Committed if the job is given up now; dropped if it is tried again."""
 
     def __post_init__(self) -> None:
-        _validate.error_text(self.error)
-        if self.after is not None:
-            seconds(self.after, name="after")
+        failure_of(self.error, retry_after=self.after, retry_at=self.at)
         check_effects(self.effects)
 
 

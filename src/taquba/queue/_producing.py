@@ -14,6 +14,7 @@ from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
 from taquba.queue._records import Committed, Enqueued
+from taquba.queue._retry import RetryPolicy
 
 __all__ = ["Producing"]
 
@@ -37,6 +38,7 @@ class Producing(Calls):
         dedup_key: str | None = None,
         max_attempts: int | None = None,
         job_id: str | None = None,
+        retry: RetryPolicy | None = None,
         effects: Effects | None = None,
     ) -> Enqueued:
         """Add a job. When this returns, the job survives any crash.
@@ -56,6 +58,8 @@ class Producing(Calls):
                 second one is added.
             max_attempts: Deliveries before the job is dead; default: the queue's.
             job_id: The job's id, if it should not be a fresh one; see `next_job_id`.
+            retry: When it is tried again after failures; default: as the queue's
+                configuration says when it fails.
             effects: More to commit with the job; dropped if the job is not created.
 
         Returns:
@@ -81,6 +85,7 @@ class Producing(Calls):
             dedup_key=dedup_key,
             max_attempts=max_attempts,
             job_id=job_id,
+            retry=retry,
         )
         check_effects(effects)
         payloads = self._core.payloads
@@ -105,6 +110,7 @@ class Producing(Calls):
         run_at: datetime | None = None,
         delay: Duration | None = None,
         max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
     ) -> list[Enqueued]:
         """Add up to 10,000 jobs, all or none, in the order of their payloads.
 
@@ -134,6 +140,7 @@ class Producing(Calls):
                     run_at=run_at,
                     delay=delay,
                     max_attempts=max_attempts,
+                    retry=retry,
                 )
             )
         if not jobs:

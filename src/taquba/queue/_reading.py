@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
-from taquba._checks import whole, wrong_type
+from taquba._checks import as_datetime, whole, wrong_type
 from taquba.errors import PayloadMissing, ValueTooLarge
 from taquba.queue import _validate
 from taquba.queue._columns import JOB_COLUMNS, PAYLOAD_REF
@@ -14,6 +14,8 @@ from taquba.queue._listing import Listing
 from taquba.queue._payload_objects import PayloadReader, PayloadRef
 from taquba.queue._ranges import KeyRange, key_range
 from taquba.queue._records import (
+    Attempt,
+    AttemptOutcome,
     Claim,
     Job,
     JobPage,
@@ -251,6 +253,26 @@ class QueueReader:
         if job.payload_fetched:
             return _single(job.payload)
         return self._source.payloads.stream(PayloadRef.parse(job._row[PAYLOAD_REF]))
+
+    async def attempt_history(self, job_id: str) -> tuple[Attempt, ...]:
+        """How the earlier attempts of a job ended, oldest first. What it reports is durable.
+
+        It is kept as long as the job can be found: a finished job that is not kept has none, and
+        neither has an unknown one. Of one job the last 1,000 are kept.
+        """
+        checked = _validate.job_id(job_id)
+        await self._source.enter()
+        rows = self._source.rows(
+            "SELECT attempt, outcome, claimed_at, recorded_at, error FROM attempts"
+            " WHERE seq = (SELECT seq FROM jobs WHERE id = ?) ORDER BY number",
+            (checked,),
+        )
+        await self._source.leave()
+        return tuple(
+            Attempt(number, AttemptOutcome(outcome), as_datetime(claimed_at), at, error)
+            for number, outcome, claimed_at, recorded_at, error in rows
+            if (at := as_datetime(recorded_at)) is not None
+        )
 
     async def list_queues(self) -> list[str]:
         """The names of all queues that ever had a job, sorted. What it reports is durable."""

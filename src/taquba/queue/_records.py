@@ -18,25 +18,31 @@ from taquba.queue._columns import (
     DEDUP_KEY,
     ENDED_AT,
     ENQUEUED_AT,
+    ERROR_TYPE,
     HEADERS,
+    HISTORY,
     ID,
     LAST_ERROR,
     MAX_ATTEMPTS,
     PAYLOAD,
     PAYLOAD_REF,
     PRIORITY,
+    RETRY,
     RUN_AT,
     STATE,
+    TRACEBACK,
     WAKE_PAYLOAD,
-    WIDTH,
     WOKEN_AT,
 )
 from taquba.queue._payload_objects import PayloadRef
+from taquba.queue._retry import RetryPolicy
 
 if TYPE_CHECKING:
     from taquba.queue._leases import CancelToken, Lease
 
 __all__ = [
+    "Attempt",
+    "AttemptOutcome",
     "CancelOutcome",
     "Cancelled",
     "Claim",
@@ -169,8 +175,24 @@ class Job:
 
     @property
     def last_error(self) -> str | None:
-        """Text of the last failure."""
+        """Text of the last failure; of a long one the first 8,192 characters."""
         return self._row[LAST_ERROR]  # type: ignore[no-any-return]
+
+    @property
+    def error_type(self) -> str | None:
+        """Type of the exception that the last failure was, such as ``httpx.ReadTimeout``."""
+        return self._row[ERROR_TYPE]  # type: ignore[no-any-return]
+
+    @property
+    def traceback(self) -> str | None:
+        """Traceback of that exception; of a long one the last 16,384 characters."""
+        return self._row[TRACEBACK]  # type: ignore[no-any-return]
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """The policy that the job was enqueued with, if it has one of its own."""
+        stored = self._row[RETRY]
+        return None if stored is None else RetryPolicy._read(stored)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -225,8 +247,8 @@ class Job:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
             return NotImplemented
-        # A claimed job's row has more behind these columns.
-        return self._row[:WIDTH] == other._row[:WIDTH] and self._queue == other._queue
+        # Not how often it was tried in earlier lives, and what a claimed job's row has behind that.
+        return self._row[:HISTORY] == other._row[:HISTORY] and self._queue == other._queue
 
     def __hash__(self) -> int:
         return hash(self._row[ID])
@@ -236,6 +258,38 @@ class Job:
             f"Job(id={self.id!r}, queue={self.queue!r}, state={self.state.name}, "
             f"attempts={self.attempts}/{self.max_attempts}, payload=<{self.payload_size} bytes>)"
         )
+
+
+class AttemptOutcome(IntEnum):
+    """How an attempt ended."""
+
+    COMPLETED = 0
+    """The job was acknowledged; noted only where finished jobs are kept."""
+    RETRIED = 1
+    """It failed, and there were attempts left."""
+    DEAD_LETTERED = 2
+    """The job was given up."""
+    LEASE_EXPIRED = 3
+    """The lease ended before the job was settled, and the job was delivered again."""
+    INTERRUPTED = 4
+    """The process that had the job went away, and the job was delivered again."""
+    REQUEUED = 5
+    """No attempt: the dead job was given a fresh start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The end of one attempt of a job."""
+
+    attempt: int
+    """Which one it was, from 1; 0 for `AttemptOutcome.REQUEUED`."""
+    outcome: AttemptOutcome
+    claimed_at: datetime | None
+    """When the attempt was claimed; None for `AttemptOutcome.REQUEUED`."""
+    recorded_at: datetime
+    """When it ended."""
+    error: str | None
+    """Text of the failure, if it was one that says something."""
 
 
 @final

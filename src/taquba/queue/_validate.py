@@ -29,6 +29,7 @@ from taquba.queue._config import (
     MAX_WAKE_PAYLOAD_SIZE,
 )
 from taquba.queue._records import JobState
+from taquba.queue._retry import RetryPolicy
 
 __all__ = [
     "attempts",
@@ -49,6 +50,7 @@ __all__ = [
     "payload",
     "priority",
     "queue_name",
+    "retry_policy",
     "wait_seconds",
     "wake_payload",
 ]
@@ -101,6 +103,13 @@ def priority(value: object) -> int:
 
 def attempts(value: object) -> int:
     return whole(value, "max_attempts", 1, 2**31 - 1)
+
+
+def retry_policy(value: object) -> bytes:
+    """The stored form of a policy."""
+    if not isinstance(value, RetryPolicy):
+        raise wrong_type("retry must be a RetryPolicy", value)
+    return value._stored()
 
 
 def count(value: object, limit: int) -> int:

@@ -22,6 +22,7 @@ from taquba.queue._core import Core, logger
 from taquba.queue._delivery import Delivery
 from taquba.queue._effects import Effects, merged
 from taquba.queue._engine import Engine, Settlement, failed_attempt
+from taquba.queue._failure import failure_of
 from taquba.queue._outcomes import Dead, Done, FailWith, Result, Retry, check_result
 
 if TYPE_CHECKING:
@@ -220,11 +221,12 @@ def _settlement(
 ) -> tuple[Settlement, Effects | None]:
     """How to settle, and the effects in it."""
     match result:
-        case Retry(error, after, effects):
-            return failed_attempt(claim, error, effects, after), effects
+        case Retry(error, after, at, effects):
+            failure = failure_of(error, retry_after=after, retry_at=at)
+            return (lambda tx: tx.nack(claim, failure, effects)), effects
         case Dead(reason, effects):
-            text = _validate.error_text(reason)
-            return (lambda tx: tx.dead_letter(claim, text, effects)), effects
+            failure = failure_of(reason)
+            return (lambda tx: tx.dead_letter(claim, failure, effects)), effects
         case Done(effects):
             both = merged(staged, effects)
         case _:

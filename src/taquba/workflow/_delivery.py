@@ -20,7 +20,7 @@ from taquba.errors import (
     RunNotFound,
     SerializationError,
 )
-from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement
+from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement, failure_of
 from taquba.workflow._headers import HEADER_RUN_ID, life_of
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
@@ -198,11 +198,12 @@ class Delivery:
                 text,
                 exc_info=error if kind is ErrorKind.TRANSIENT else None,
             )
+        failure = failure_of(error)
         if not final:
-            return lambda tx: tx.nack(claim, text)
+            return lambda tx: tx.nack(claim, failure)
 
         def give_up(tx: QueueTransaction) -> None:
-            tx.dead_letter(claim, text)
+            tx.dead_letter(claim, failure)
             self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
 
         return give_up

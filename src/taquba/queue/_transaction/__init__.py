@@ -6,6 +6,7 @@ from typing import final
 
 from taquba.queue._core import Core
 from taquba.queue._leases import Lease
+from taquba.queue._records import AttemptOutcome
 from taquba.queue._transaction._unclaimed import Unclaimed
 
 __all__ = ["QueueTransaction", "recover"]
@@ -38,6 +39,7 @@ def recover(core: Core) -> int:
     found = 0
     with QueueTransaction(core) as tx:
         for seq, number in rows:
-            tx.take_back(Lease(seq, number, 0.0, core.leases), "claim interrupted by process exit")
+            lease = Lease(seq, number, 0.0, core.leases)
+            tx.take_back(lease, "claim interrupted by process exit", AttemptOutcome.INTERRUPTED)
             found += 1
     return found

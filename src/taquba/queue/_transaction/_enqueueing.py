@@ -7,7 +7,8 @@ from taquba.queue import _validate
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._records import Enqueued
-from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED, TransactionBase
+from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED
+from taquba.queue._transaction._history import Recording
 
 __all__ = ["INSERT_JOB", "Enqueueing"]
 
@@ -19,7 +20,7 @@ INSERT_JOB = (
 INSERT_STORED = INSERT_JOB.replace("payload)", "payload, payload_ref)").replace("?)", "?,?)")
 
 
-class Enqueueing(TransactionBase):
+class Enqueueing(Recording):
     """Adds jobs; writes and deletes keys."""
 
     __slots__ = ()
@@ -43,20 +44,21 @@ class Enqueueing(TransactionBase):
                 f"job id {job.job_id!r} is taken: choose another, or leave it to taquba"
             )
         config = lane.config
-        return Enqueued(
-            self._insert(
-                lane,
-                job.job_id or self._core.ids.next(),
-                config.default_priority if job.priority is None else job.priority,
-                config.max_attempts if job.max_attempts is None else job.max_attempts,
-                _validate.due_ms(job.run_at, job.delay, self._now_ms),
-                job.dedup_key,
-                job.headers,
-                job.payload,
-                None if self._stored is None else self._stored.get(id(job)),
-            ),
-            created=True,
+        seq = self._core.next_seq
+        job_id = self._insert(
+            lane,
+            job.job_id or self._core.ids.next(),
+            config.default_priority if job.priority is None else job.priority,
+            config.max_attempts if job.max_attempts is None else job.max_attempts,
+            _validate.due_ms(job.run_at, job.delay, self._now_ms),
+            job.dedup_key,
+            job.headers,
+            job.payload,
+            None if self._stored is None else self._stored.get(id(job)),
         )
+        if job.retry is not None:
+            self.execute("UPDATE jobs SET retry = ? WHERE seq = ?", (job.retry, seq))
+        return Enqueued(job_id, created=True)
 
     def _insert(
         self,

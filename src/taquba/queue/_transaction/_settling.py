@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from taquba.errors import ClaimLost
@@ -11,19 +12,30 @@ from taquba.queue._columns import (
     ATTEMPTS,
     ENDED_AT,
     HEADERS,
+    HISTORY,
     ID,
     MAX_ATTEMPTS,
     PAYLOAD,
     PAYLOAD_REF,
     PRIORITY,
+    RETRY,
     SEQ,
     STATE,
     WIDTH,
 )
 from taquba.queue._core import Lane, logger
 from taquba.queue._effects import Effects
+from taquba.queue._failure import Failure, failure_of
 from taquba.queue._leases import Lease
-from taquba.queue._records import Claim, CompletionOutcome, Job, JobState, Settled
+from taquba.queue._records import (
+    AttemptOutcome,
+    Claim,
+    CompletionOutcome,
+    Job,
+    JobState,
+    Settled,
+)
+from taquba.queue._retry import RetryPolicy
 from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, PENDING, SCHEDULED
 from taquba.queue._transaction._claiming import Claiming, Successor
 
@@ -34,9 +46,15 @@ if TYPE_CHECKING:
 __all__ = ["Settling"]
 
 _REMOVE_CLAIMED = "DELETE FROM jobs WHERE seq = ? AND state = 2"
-_KEEP_DONE = "UPDATE jobs SET state = 3, ended_at = ? WHERE seq = ?"
-_END = "UPDATE jobs SET state = ?, ended_at = ?, last_error = ?, claimed_at = ? WHERE seq = ?"
-_RETRY = "UPDATE jobs SET state = ?, run_at = ?, claimed_at = NULL, last_error = ? WHERE seq = ?"
+_KEEP_DONE = "UPDATE jobs SET state = 3, ended_at = ?, history = ? WHERE seq = ?"
+_BURY = (
+    "UPDATE jobs SET state = 4, ended_at = ?, claimed_at = NULL, last_error = ?, error_type = ?,"
+    " traceback = ?, history = ? WHERE seq = ?"
+)
+_RETRY = (
+    "UPDATE jobs SET state = ?, run_at = ?, claimed_at = NULL, last_error = ?, error_type = ?,"
+    " traceback = ?, history = ? WHERE seq = ?"
+)
 
 
 class Settling(Claiming):
@@ -117,15 +135,16 @@ class Settling(Claiming):
     def nack(
         self,
         claim: Claim,
-        error: str,
+        error: BaseException | str | Failure,
         effects: Effects | None = None,
         *,
         retry_after: Duration | None = None,
+        retry_at: datetime | None = None,
     ) -> Settled:
         """The attempt failed: retry with backoff, or give up if it was the last.
 
-        Effects apply only if the job is given up. `retry_after` is a lower bound of the
-        delay.
+        Effects apply only if the job is given up. `retry_after` and `retry_at` are lower
+        bounds of the next attempt's time.
 
         Raises:
             ClaimLost: The claim ended before.
@@ -133,35 +152,47 @@ class Settling(Claiming):
         row = claim.job._row
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
             return self.dead_letter(claim, error, effects)
-        error = _validate.error_text(error)
-        return self._retry(self._settle(claim), row, error, retry_after)
+        failure = failure_of(error, retry_after=retry_after, retry_at=retry_at)
+        return self._retry(self._settle(claim), row, failure)
 
-    def _retry(
-        self, lane: Lane, row: Sequence[Any], error: str, retry_after: Duration | None = None
-    ) -> Settled:
-        run_at = self._now_ms + lane.config.backoff_ms(row[ATTEMPTS])
-        if retry_after is not None:
-            run_at = max(run_at, _validate.due_ms(None, retry_after, self._now_ms) or 0)
+    def _retry(self, lane: Lane, row: Sequence[Any], failure: Failure) -> Settled:
+        stored = row[RETRY]
+        policy = lane.retry if stored is None else RetryPolicy._read(stored)
+        delay = policy.delay_ms(row[ATTEMPTS], self._core.clock.random())
+        run_at = max(self._now_ms + delay, failure.earliest_ms(self._now_ms))
         state, due = PENDING, None
         if run_at > self._now_ms:
             state, due = SCHEDULED, run_at
-        self.execute(_RETRY, (state, due, error, row[SEQ]))
+        history = self._note(row, AttemptOutcome.RETRIED, failure.text)
+        self.execute(
+            _RETRY,
+            (state, due, failure.text, failure.kind, failure.traceback, history, row[SEQ]),
+        )
         self._entered(lane, CLAIMED, state, due)
         return Settled(JobState(state))
 
-    def dead_letter(self, claim: Claim, error: str, effects: Effects | None = None) -> Settled:
+    def dead_letter(
+        self, claim: Claim, error: BaseException | str | Failure, effects: Effects | None = None
+    ) -> Settled:
         """Give the job up, whatever attempts are left.
 
         Raises:
             ClaimLost: The claim ended before.
         """
-        error = _validate.error_text(error)
+        failure = failure_of(error)
         lane = self._settle(claim)
         results = self.apply(effects)
-        self._bury(lane, claim.job._row, error)
+        self._bury(lane, claim.job._row, failure)
         return Settled(JobState.DEAD, results)
 
-    def take_back(self, lease: Lease, error: str, *, failed: bool = False) -> None:
+    def take_back(
+        self,
+        lease: Lease,
+        error: str,
+        outcome: AttemptOutcome = AttemptOutcome.LEASE_EXPIRED,
+        *,
+        failed: bool = False,
+    ) -> None:
         """End a claim whose lease expired or whose process is gone: redeliver, or give up.
 
         With `failed`, it is a failed attempt: the next one comes after the backoff.
@@ -172,7 +203,7 @@ class Settling(Claiming):
         if row is None or row[STATE] != CLAIMED:
             return
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
-            self._bury(lane, row, error)
+            self._bury(lane, row, Failure(error))
             logger.warning(
                 "job %s on queue %s is dead: %s, on attempt %d of %d",
                 row[ID],
@@ -186,9 +217,12 @@ class Settling(Claiming):
                 lane.dead_letter_hook(cast("QueueTransaction", self), Job(dead, lane.name))
             return
         if failed:
-            self._retry(lane, row, error)
+            self._retry(lane, row, Failure(error))
             return
-        self.execute("UPDATE jobs SET state = 0, claimed_at = NULL WHERE seq = ?", (lease.seq,))
+        self.execute(
+            "UPDATE jobs SET state = 0, claimed_at = NULL, history = ? WHERE seq = ?",
+            (self._note(row, outcome), lease.seq),
+        )
         self._entered(lane, CLAIMED, PENDING, None)
 
     def _settle(self, claim: Claim) -> Lane:
@@ -208,15 +242,20 @@ class Settling(Claiming):
         if lane.config.keep_done is None:
             self.execute(_REMOVE_CLAIMED, (row[SEQ],))
             self._moves.append((lane, CLAIMED, DONE))
-            if row[PAYLOAD_REF] is not None:
-                self._forget_payload(row[PAYLOAD_REF])
+            if row[HISTORY] is not None or row[PAYLOAD_REF] is not None:
+                self._removed(row[SEQ], row[HISTORY], row[PAYLOAD_REF])
             return
-        self.execute(_KEEP_DONE, (self._now_ms, row[SEQ]))
+        history = self._note(row, AttemptOutcome.COMPLETED)
+        self.execute(_KEEP_DONE, (self._now_ms, history, row[SEQ]))
         self._moves.append((lane, CLAIMED, DONE))
         self._core.on_kept(self._now_ms + lane.keep_ms[DONE])
 
-    def _bury(self, lane: Lane, row: Sequence[Any], error: str) -> None:
-        self.execute(_END, (DEAD, self._now_ms, error, None, row[SEQ]))
+    def _bury(self, lane: Lane, row: Sequence[Any], failure: Failure) -> None:
+        history = self._note(row, AttemptOutcome.DEAD_LETTERED, failure.text)
+        self.execute(
+            _BURY,
+            (self._now_ms, failure.text, failure.kind, failure.traceback, history, row[SEQ]),
+        )
         if self._core.watched:
             self._note_end(lane, row, CompletionOutcome.DEAD)
         self._moves.append((lane, CLAIMED, DEAD))

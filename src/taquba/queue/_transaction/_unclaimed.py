@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from taquba.errors import InvalidState, JobNotFound
 from taquba.queue import _validate
-from taquba.queue._columns import CANCEL_REQUESTED, PAYLOAD_REF, QUEUE, SEQ, STATE
+from taquba.queue._columns import CANCEL_REQUESTED, HISTORY, PAYLOAD_REF, QUEUE, SEQ, STATE
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
 from taquba.queue._leases import Lease
 from taquba.queue._records import (
+    AttemptOutcome,
     Cancelled,
     CancelOutcome,
     Claim,
@@ -106,9 +107,8 @@ class Unclaimed(Settling):
                 self._after.append(lease.request_cancel)
             return Cancelled(CancelOutcome.REQUESTED)
         self.execute("DELETE FROM jobs WHERE seq = ?", (row[SEQ],))
+        self._removed(row[SEQ], row[HISTORY], row[PAYLOAD_REF])
         self._moves.append((lane, row[STATE], NOWHERE))
-        if row[PAYLOAD_REF] is not None:
-            self._forget_payload(row[PAYLOAD_REF])
         if self._core.watched:
             self._completes(row[SEQ], CompletionOutcome.CANCELLED, Job(tuple(row), lane.name))
         return Cancelled(CancelOutcome.REMOVED, self.apply(effects))
@@ -128,23 +128,22 @@ class Unclaimed(Settling):
             raise InvalidState(f"job {job_id!r} is {state}: only dead jobs are requeued")
         self.execute(
             "UPDATE jobs SET state = 0, attempts = 0, last_error = NULL, ended_at = NULL,"
-            " claimed_at = NULL, cancel_requested = NULL WHERE seq = ?",
-            (row[SEQ],),
+            " claimed_at = NULL, cancel_requested = NULL, error_type = NULL, traceback = NULL,"
+            " history = ? WHERE seq = ?",
+            (self._note(row, AttemptOutcome.REQUEUED), row[SEQ]),
         )
         self._entered(self._core.lanes_by_number[row[QUEUE]], DEAD, PENDING, None)
 
     def remove_ended(self, lane: Lane, state: JobState, before_ms: float, limit: int) -> int:
         """Remove kept records that ended at or before a time; how many."""
         rows = self.execute(
-            "SELECT seq, payload_ref FROM jobs"
-            " WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ?"
-            " LIMIT ?",
+            "SELECT seq, history, payload_ref FROM jobs"
+            " WHERE queue = ? AND state = ? AND state >= 3 AND ended_at <= ? LIMIT ?",
             (lane.number, int(state), before_ms, limit),
         ).fetchall()
-        for seq, ref in rows:
+        for seq, history, payload_ref in rows:
             self.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
-            if ref is not None:
-                self._forget_payload(ref)
+            self._removed(seq, history, payload_ref)
             if state is JobState.DEAD:
                 self._moves.append((lane, DEAD, NOWHERE))
         return len(rows)
