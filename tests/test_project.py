@@ -191,7 +191,7 @@ PUBLIC = {
         MAX_STREAMED_PAYLOAD_SIZE MAX_WAKE_PAYLOAD_SIZE Committed Completion CompletionOutcome
         WakeOutcome Woken DeleteEntry ExpiryIndex KeepEntry PAYLOAD_PREFIX new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
-        QUEUE_CHECKS QueueTransaction Settled Settlement verify_queue Worker
+        QUEUE_CHECKS QueueTransaction Redriven Settled Settlement verify_queue Worker
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail

@@ -61,6 +61,7 @@ from taquba.queue._records import JobPage as JobPage
 from taquba.queue._records import JobState as JobState
 from taquba.queue._records import KeyValuePage as KeyValuePage
 from taquba.queue._records import QueueStats as QueueStats
+from taquba.queue._records import Redriven as Redriven
 from taquba.queue._records import Settled as Settled
 from taquba.queue._records import WakeOutcome as WakeOutcome
 from taquba.queue._records import Woken as Woken
@@ -128,6 +129,7 @@ __all__ = [
     "QueueReader",
     "QueueStats",
     "QueueTransaction",
+    "Redriven",
     "Result",
     "Retry",
     "RetryPolicy",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taquba.errors import InvalidArgument, InvalidType
 from taquba.queue._columns import JOB_COLUMNS
+from taquba.queue._filter import JobFilter
 from taquba.queue._records import Job, JobPage, JobState
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = ["Listing"]
 
 _SLICE = 2000
 """Jobs that are looked through at once."""
+_FILTERED_SLICE = 200
+"""Whole jobs that a filter looks at before the event loop goes on."""
 _BEFORE_ALL = -(2**62)
 _COLUMNS = [str(column) for column in JOB_COLUMNS.replace(" ", "").split(",")]
 
@@ -34,13 +37,21 @@ class Listing:
     """One page. Its place is the pair of what orders the jobs, and a job's seq."""
 
     def __init__(
-        self, source: Source, queue: str, state: JobState | None, *, limit: int, after: str | None
+        self,
+        source: Source,
+        queue: str,
+        state: JobState | None,
+        *,
+        limit: int,
+        after: str | None,
+        wanted: JobFilter | None = None,
     ) -> None:
         self._source = source
         self._queue = queue
         self._state = state
         self._limit = limit
         self._after = after
+        self._filter = wanted
 
     async def page(self) -> JobPage:
         """Read it."""
@@ -54,7 +65,10 @@ class Listing:
             key, seq = place
         if number is None or self._limit == 0:
             return JobPage((), None)
-        found = await self._find(number, key, seq)
+        if self._filter is None:
+            found = await self._find(number, key, seq, self._limit + 1)
+        else:
+            found = await self._find_matching(self._filter, number, key, seq)
         jobs = tuple(Job(row, self._queue) for _, row in found[: self._limit])
         if len(found) <= self._limit:
             return JobPage(jobs, None)
@@ -74,9 +88,23 @@ class Listing:
             raise InvalidArgument(f"after is {after!r}: give the `next` of a page") from None
         return place if (its_queue, its_state) == (number, self._state) else None
 
-    async def _find(self, number: int, key: int, seq: int) -> list[tuple[int, tuple[Any, ...]]]:
-        """One job more than fit on the page, each with what orders it."""
-        wanted = self._limit + 1
+    async def _find_matching(
+        self, wanted: JobFilter, number: int, key: int, seq: int
+    ) -> list[tuple[int, tuple[Any, ...]]]:
+        """As `_find`, of the jobs that a filter lets through."""
+        found: list[tuple[int, tuple[Any, ...]]] = []
+        while True:
+            rows = await self._find(number, key, seq, _FILTERED_SLICE)
+            found += [(at, row) for at, row in rows if wanted.matches(row)]
+            if len(rows) < _FILTERED_SLICE or len(found) > self._limit:
+                return found[: self._limit + 1]
+            key, seq = rows[-1][0], rows[-1][1][0]
+            await self._pause()
+
+    async def _find(
+        self, number: int, key: int, seq: int, wanted: int
+    ) -> list[tuple[int, tuple[Any, ...]]]:
+        """The next jobs, at most as many as wanted, each with what orders it."""
         state = self._state
         if state is not None and state in _INDEXED:
             column, where = _INDEXED[state]

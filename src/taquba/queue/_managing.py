@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
+from datetime import datetime
 
+from taquba._checks import whole
 from taquba.clock import Duration
-from taquba.errors import JobNotFound, TaqubaError
+from taquba.errors import InvalidState, JobNotFound, TaqubaError
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_effects
 from taquba.queue._columns import JOB_COLUMNS, QUEUE, SEQ, STATE
@@ -13,9 +16,21 @@ from taquba.queue._completions import wait_for_future
 from taquba.queue._config import MAX_PAYLOAD_SIZE
 from taquba.queue._core import logger
 from taquba.queue._effects import Effects
-from taquba.queue._records import Cancelled, Completion, CompletionOutcome, Job, JobState, Woken
+from taquba.queue._filter import job_filter
+from taquba.queue._records import (
+    Cancelled,
+    Completion,
+    CompletionOutcome,
+    Job,
+    JobState,
+    Redriven,
+    Woken,
+)
 
 __all__ = ["Managing"]
+
+_REDRIVE_SLICE = 100
+"""Dead jobs that one transaction requeues."""
 
 
 class Managing(Calls):
@@ -122,3 +137,52 @@ class Managing(Calls):
         checked = _validate.job_id(job_id)
         async with self._committing() as tx:
             tx.requeue_dead(checked)
+
+    async def requeue_dead_many(
+        self,
+        queue: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        error: str | None = None,
+        enqueued_after: datetime | None = None,
+        enqueued_before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Redriven:
+        """Give the dead jobs of a queue a fresh start, all of them or those that match.
+
+        They go in transactions of 100, in the order in which they were enqueued, and each job
+        once, also if it dies again meanwhile. What a call that failed or was cancelled had
+        done so far stays done: call it again for the rest.
+
+        Args:
+            queue: Name of the queue.
+            headers: Only jobs that have all of these headers.
+            error: Only jobs whose `last_error` contains this text.
+            enqueued_after: Only jobs enqueued at this time or later.
+            enqueued_before: Only jobs enqueued earlier than this.
+            limit: Jobs at most, of at least 1; None: no limit.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        name = _validate.queue_name(queue)
+        wanted = job_filter(headers, error, enqueued_after, enqueued_before)
+        left = 2**62 if limit is None else whole(limit, "limit", 1, 2**62)
+        count = 0
+        after: str | None = None
+        while True:
+            page = await self._list(name, JobState.DEAD, wanted, min(left, _REDRIVE_SLICE), after)
+            done = 0
+            if page.jobs:
+                async with self._committing() as tx:
+                    for job in page.jobs:
+                        try:
+                            tx.requeue_dead(job.id)
+                        except (JobNotFound, InvalidState):
+                            continue  # somebody else requeued it since it was listed, or it expired
+                        done += 1
+            count += done
+            left -= done
+            if page.next is None or left == 0:
+                return Redriven(count, page.next is not None)
+            after = page.next

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from taquba._checks import as_datetime, whole, wrong_type
@@ -10,6 +11,7 @@ from taquba.errors import PayloadMissing, ValueTooLarge
 from taquba.queue import _validate
 from taquba.queue._columns import JOB_COLUMNS, PAYLOAD_REF
 from taquba.queue._config import MAX_BATCH_SIZE, MAX_PAYLOAD_SIZE
+from taquba.queue._filter import JobFilter, job_filter
 from taquba.queue._listing import Listing
 from taquba.queue._payload_objects import PayloadReader, PayloadRef
 from taquba.queue._ranges import KeyRange, key_range
@@ -286,12 +288,18 @@ class QueueReader:
         queue: str,
         state: JobState | None = None,
         *,
+        headers: Mapping[str, str] | None = None,
+        error: str | None = None,
+        enqueued_after: datetime | None = None,
+        enqueued_before: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> JobPage:
         """Some jobs of a queue, page by page. What it reports is durable.
 
-        A job that changes its state between two pages can be missed, or seen twice.
+        A job that changes its state between two pages can be missed, or seen twice. Filters
+        have no index: jobs are looked through, some at a time, and the event loop goes on
+        between. All filters that are given must hold.
 
         =============  =====================================
         state          order
@@ -305,20 +313,79 @@ class QueueReader:
         Args:
             queue: Name of the queue.
             state: Only jobs in this state; None: in any.
+            headers: Only jobs that have all of these headers.
+            error: Only jobs whose `last_error` contains this text.
+            enqueued_after: Only jobs enqueued at this time or later.
+            enqueued_before: Only jobs enqueued earlier than this.
             limit: Jobs on the page at most, up to 10,000.
-            after: The `next` of the page before. One of another listing gives an empty page.
+            after: The `next` of the page before, with the same filters. One of another queue or
+                state gives an empty page.
         """
-        name = _validate.queue_name(queue)
-        listing = Listing(
-            self._source,
-            name,
+        return await self._list(
+            _validate.queue_name(queue),
             _validate.job_state(state),
-            limit=_validate.limit(limit, MAX_BATCH_SIZE),
-            after=after,
+            job_filter(headers, error, enqueued_after, enqueued_before),
+            _validate.limit(limit, MAX_BATCH_SIZE),
+            after,
         )
-        page = await listing.page()
+
+    async def _list(
+        self,
+        queue: str,
+        state: JobState | None,
+        wanted: JobFilter | None,
+        limit: int,
+        after: str | None,
+    ) -> JobPage:
+        page = await Listing(
+            self._source, queue, state, limit=limit, after=after, wanted=wanted
+        ).page()
         await self._source.leave()
         return page
+
+    def jobs(
+        self,
+        queue: str,
+        state: JobState | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        error: str | None = None,
+        enqueued_after: datetime | None = None,
+        enqueued_before: datetime | None = None,
+        page_size: int = 100,
+    ) -> AsyncGenerator[Job, None]:
+        """``async for job in queue.jobs("mail", JobState.DEAD)``: all that `list_jobs` would give.
+
+        It reads a page at a time, and the next one only when you go on, so that jobs may be
+        changed meanwhile.
+
+        Args:
+            queue: Name of the queue.
+            state: Only jobs in this state; None: in any.
+            headers: See `list_jobs`, as for the other filters.
+            error: Only jobs whose `last_error` contains this text.
+            enqueued_after: Only jobs enqueued at this time or later.
+            enqueued_before: Only jobs enqueued earlier than this.
+            page_size: Jobs to read at once, 1 to 10,000.
+        """
+        return self._jobs(
+            _validate.queue_name(queue),
+            _validate.job_state(state),
+            job_filter(headers, error, enqueued_after, enqueued_before),
+            whole(page_size, "page_size", 1, MAX_BATCH_SIZE),
+        )
+
+    async def _jobs(
+        self, queue: str, state: JobState | None, wanted: JobFilter | None, size: int
+    ) -> AsyncGenerator[Job, None]:
+        after: str | None = None
+        while True:
+            page = await self._list(queue, state, wanted, size, after)
+            for job in page.jobs:
+                yield job
+            if page.next is None:
+                return
+            after = page.next
 
     async def stats(self, queue: str) -> QueueStats:
         """How many jobs of a queue are where; all zero for a queue that nobody used.

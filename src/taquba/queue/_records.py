@@ -55,6 +55,7 @@ __all__ = [
     "JobState",
     "KeyValuePage",
     "QueueStats",
+    "Redriven",
     "Settled",
     "WakeOutcome",
     "Woken",
@@ -449,6 +450,16 @@ class JobPage:
     jobs: tuple[Job, ...]
     next: str | None
     """Where the next page begins: the `after` of its call. None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What `Queue.requeue_dead_many` did."""
+
+    count: int
+    """Jobs that have a fresh start."""
+    more: bool
+    """Whether jobs that match are left, beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)
