@@ -56,7 +56,7 @@ async def until_nothing_is_left(queue: Queue) -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("addresses", nargs="*", metavar="ADDRESS")
     parser.add_argument("--store", default="email-state", help="folder or URL of the queue")
     parser.add_argument("--outbox", type=Path, default=Path("outbox"))

@@ -647,7 +647,7 @@ async def test_what_a_handler_returns_is_stored_before_it_is_committed(
         return Effects().enqueue("next", LARGE)
 
     await queue.enqueue("q", b"x")
-    running = asyncio.ensure_future(queue.worker("q", handle).run())
+    running = asyncio.ensure_future(queue.engine("q", handle).run())
     while not (await queue.stats("next")).pending:
         await world.clock.advance(0.1)
     running.cancel()
@@ -693,7 +693,7 @@ async def test_a_worker_that_is_cancelled_while_it_fetches_gives_the_job_back() 
     async with faulty_queue() as (queue, store, _):
         await queue.enqueue("q", LARGE)
         held = store.hold("get", PAYLOAD_PREFIX)
-        running = asyncio.ensure_future(queue.worker("q", handle).run())
+        running = asyncio.ensure_future(queue.engine("q", handle).run())
         await held.arrived()
         running.cancel()
         await asyncio.wait([running])

@@ -135,7 +135,7 @@ async def test_a_worker_heeds_it(world: World, queue: Queue) -> None:
         raise TransientError("busy", retry_after=timedelta(minutes=3))
 
     job_id = (await queue.enqueue("q", b"")).job_id
-    worker = queue.worker("q", handler)
+    worker = queue.engine("q", handler)
     running = await started(world, worker.run())
     assert delay(world, await read(queue, job_id)) == 180
     worker.stop()
