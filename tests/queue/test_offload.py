@@ -647,7 +647,7 @@ async def test_what_a_handler_returns_is_stored_before_it_is_committed(
         return Effects().enqueue("next", LARGE)
 
     await queue.enqueue("q", b"x")
-    running = asyncio.ensure_future(queue.engine("q", handle).run())
+    running = asyncio.ensure_future(queue.worker("q", handle).run())
     while not (await queue.stats("next")).pending:
         await world.clock.advance(0.1)
     running.cancel()
