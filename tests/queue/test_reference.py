@@ -22,7 +22,6 @@ _LINE = r"[A-T]\d{1,2}"
 _IDS = re.compile(rf"{_LINE}(?:(?:,? and |, | |-|–|/){_LINE})*")
 
 DECIDED: dict[str, str] = {
-    "F18": "A detached lease handle stands in",
     "F19": "The reaper marks a lease, and later moves its job",
     "F20": "A record that cannot be decoded stays where it is",
     "F21": "A settlement checks the registry of leases",
@@ -36,7 +35,7 @@ DECIDED: dict[str, str] = {
 }
 """Lines that are otherwise here: how their row in docs/decisions.md begins."""
 
-OPEN = "P17 Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 R16 R19 R20 "
+OPEN = "Q8 Q9 Q10 Q11 Q12 Q13 R13 R14 R15 R16 R19 R20 "
 """Lines of capabilities that are not there yet."""
 
 
