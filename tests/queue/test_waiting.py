@@ -8,7 +8,17 @@ import anyio
 import pytest
 
 from taquba import Claim, Effects, Queue, QueueConfig
-from taquba.errors import ClaimLost, Closed, Fenced, InvalidState, JobNotFound
+from taquba.errors import (
+    ClaimLost,
+    Closed,
+    Fenced,
+    InvalidArgument,
+    InvalidJobId,
+    InvalidState,
+    InvalidType,
+    JobNotFound,
+)
+from taquba.queue import new_job
 from tests.queue.harness import (
     NO_BACKOFF,
     World,
@@ -153,6 +163,18 @@ async def test_a_cancelled_wait_passes_its_job_on(world: World, queue: Queue) ->
     assert claim is not None
     assert claim.job.attempts == 1, "the attempt that was given back does not count"
     assert (await read(queue, claim.job.id)).attempts == 1
+
+
+async def test_a_wait_that_is_cancelled_as_it_is_served_passes_its_job_on(
+    world: World, queue: Queue
+) -> None:
+    first, second = [await started(world, queue.claim("q", wait=FOREVER)) for _ in range(2)]
+    with queue.transaction() as tx:
+        tx.enqueue(new_job("q", b"x"))
+    await cancelled(world, first)
+    claim = second.result()
+    assert claim is not None
+    assert (claim.job.payload, claim.job.attempts) == (b"x", 1)
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind(world: World, queue: Queue) -> None:
@@ -328,3 +350,26 @@ async def test_a_claim_by_id_is_durable_when_it_returns(world: World, queue: Que
         await second
     queue = await world.crash()
     assert (await take(queue)).job.attempts == 2
+
+
+async def test_a_wait_is_a_duration(queue: Queue) -> None:
+    with pytest.raises(InvalidArgument, match="wait"):
+        await queue.claim("q", wait=-1)
+    with pytest.raises(InvalidType, match="wait"):
+        await queue.claim_many("q", 1, wait="long")  # type: ignore[arg-type]
+    with pytest.raises(InvalidJobId):
+        await queue.claim_by_id("")
+    with pytest.raises(InvalidArgument, match="lease"):
+        await queue.claim_by_id("x", -1)
+    assert not queue._core.waiting, "nothing is kept for calls that do not wait"
+
+
+async def test_a_large_payload_comes_with_a_claim_that_waited(world: World) -> None:
+    queue = await world.open(offload_payloads_above=4)
+    wait = await started(world, queue.claim("q", wait=FOREVER))
+    await queue.enqueue("q", b"payload")
+    claim = await wait
+    assert claim is not None
+    assert claim.job.payload == b"payload"
+    job_id = (await queue.enqueue("q", b"another", delay=60)).job_id
+    assert (await queue.claim_by_id(job_id)).job.payload == b"another"
