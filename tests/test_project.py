@@ -166,6 +166,7 @@ PUBLIC = {
     "taquba": """
         Claim Clock Effects Enqueued Follower Job JobPage JobState Lag ManualClock open_store
         PermanentError Queue QueueConfig QueueStats SystemClock TaqubaError TransientError
+        Dead Delivery Done FailWith Heartbeat JobView Retry RetryPolicy Worker
     """,
     "taquba.objectstore": """
         FsspecStore LocalStore MAX_KEY_LENGTH MAX_SEGMENT_LENGTH MemoryStore ObjectInfo
@@ -192,6 +193,9 @@ PUBLIC = {
         WakeOutcome Woken DeleteEntry ExpiryIndex KeepEntry PAYLOAD_PREFIX new_job NewJob
         Opening PRIORITY_HIGH PRIORITY_LOW PRIORITY_NORMAL Queue QueueConfig QueueStats
         QUEUE_CHECKS QueueTransaction Redriven Settled Settlement verify_queue Worker
+        Attempt AttemptOutcome Dead Delivery Done Engine FailWith Failure failure_of Heartbeat
+        JobView MAX_ERROR_LENGTH MAX_HISTORY MAX_TRACEBACK_LENGTH OnError Result Retry
+        RetryPolicy Work
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail
@@ -201,6 +205,7 @@ PUBLIC = {
     """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
+        delivery
     """,
 }
 """What each package offers. A name that goes is a broken promise, so change this knowingly."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from taquba.queue import Enqueued as Enqueued
     from taquba.queue import FailWith as FailWith
     from taquba.queue import Follower as Follower
+    from taquba.queue import Heartbeat as Heartbeat
     from taquba.queue import Job as Job
     from taquba.queue import JobPage as JobPage
     from taquba.queue import JobState as JobState
@@ -46,6 +47,7 @@ __all__ = [
     "Enqueued",
     "FailWith",
     "Follower",
+    "Heartbeat",
     "Job",
     "JobPage",
     "JobState",

@@ -58,6 +58,9 @@ class Lag:
     committed_at: datetime | None
     """When the last entry that it shows was committed, by its writer's clock; None: it shows
     nothing yet."""
+    epoch: int
+    """Of the opening of the store that committed it. Each later one has a greater number; 0: it
+    shows nothing yet."""
     last_error: Exception | None
     """Why the last look failed; None if it did not."""
 
@@ -205,6 +208,7 @@ class Replica:
             behind=self._mirror.behind,
             age=max(0.0, self._clock.monotonic() - self._current_at),
             committed_at=as_datetime(self._mirror.committed_at_ms),
+            epoch=self._mirror.position.epoch,
             last_error=self._last_error,
         )
 

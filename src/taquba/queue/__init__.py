@@ -56,6 +56,7 @@ from taquba.queue._records import Committed as Committed
 from taquba.queue._records import Completion as Completion
 from taquba.queue._records import CompletionOutcome as CompletionOutcome
 from taquba.queue._records import Enqueued as Enqueued
+from taquba.queue._records import Heartbeat as Heartbeat
 from taquba.queue._records import Job as Job
 from taquba.queue._records import JobPage as JobPage
 from taquba.queue._records import JobState as JobState
@@ -112,6 +113,7 @@ __all__ = [
     "Failure",
     "Follower",
     "Handler",
+    "Heartbeat",
     "Job",
     "JobPage",
     "JobState",

@@ -28,6 +28,7 @@ from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._engine import Engine, OnError, Settlement, Work
+from taquba.queue._heartbeat import Pulse, heartbeat_interval
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
 from taquba.queue._opening import Opening, open_target
@@ -63,13 +64,17 @@ class Queue(Producing, Consuming, Managing):
         b'hello'
     """
 
-    def __init__(self, *, core: Core, owned_store: ObjectStore | None, close_timeout: float):
+    def __init__(
+        self, *, core: Core, pulse: Pulse, owned_store: ObjectStore | None, close_timeout: float
+    ):
         """Not for callers: use `Queue.open`."""
         self._core = core
         self._owned_store = owned_store
         self._close_timeout = close_timeout
         self._background = Background(core)
         self._background_task = asyncio.ensure_future(self._background.run())
+        self._pulse = pulse
+        pulse.start()
         self._closing: asyncio.Future[None] | None = None
         self._shared: dict[str, Any] = {}
         self._source = OwnState(core)
@@ -90,6 +95,7 @@ class Queue(Producing, Consuming, Managing):
         state: Literal["memory", "disk"] = "memory",
         scratch: str | os.PathLike[str] | None = None,
         offload_payloads_above: int | None = OFFLOAD_PAYLOADS_ABOVE,
+        heartbeat: Duration | None = None,
     ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
 
@@ -114,6 +120,9 @@ class Queue(Producing, Consuming, Managing):
             offload_payloads_above: Payloads of more bytes than this are objects of their own,
                 and not part of the state. None: all are part of it. It may differ from one
                 opening to the next.
+            heartbeat: Time between two signs of life, 0.1 seconds to a day, which whoever can
+                read the store sees: see `heartbeat()`. Each is a write. None: an idle queue
+                writes nothing.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -142,6 +151,7 @@ class Queue(Producing, Consuming, Managing):
         journal = JournalConfig(commit_interval=seconds(commit_interval, name="commit_interval"))
         timeout = seconds(close_timeout, name="close_timeout")
         folder = _validate.folder(scratch)
+        beat_every = heartbeat_interval(heartbeat)
         if offload_payloads_above is not None:
             whole(offload_payloads_above, "offload_payloads_above", 0, MAX_PAYLOAD_SIZE)
         database_config = DatabaseConfig(retain_history=retain_history, state=state, scratch=folder)
@@ -169,7 +179,14 @@ class Queue(Producing, Consuming, Managing):
                 interrupted = recover(core)
                 if interrupted:
                     logger.info("took back %d jobs that the last process had", interrupted)
-                return cls(core=core, owned_store=store if owned else None, close_timeout=timeout)
+                pulse = Pulse(core, beat_every)
+                await pulse.begin()
+                return cls(
+                    core=core,
+                    pulse=pulse,
+                    owned_store=store if owned else None,
+                    close_timeout=timeout,
+                )
             except BaseException:
                 with contextlib.suppress(TaqubaError):  # what went wrong before says more
                     if database is not None:
@@ -210,6 +227,7 @@ class Queue(Producing, Consuming, Managing):
         self._background_task.cancel()
         await asyncio.gather(self._background_task, return_exceptions=True)
         await self._core.payloads.close(min(self._close_timeout, _PATIENCE))
+        await self._pulse.end()
         try:
             await self._core.database.close(timeout=self._close_timeout)
         finally:

@@ -19,6 +19,7 @@ from taquba.queue._records import (
     Attempt,
     AttemptOutcome,
     Claim,
+    Heartbeat,
     Job,
     JobPage,
     JobState,
@@ -398,6 +399,29 @@ class QueueReader:
         stats = QueueStats(*counts) if counts else QueueStats(0, 0, 0, 0, 0)
         await self._source.leave()
         return stats
+
+    async def heartbeat(self) -> Heartbeat | None:
+        """The owner's last sign of life; None if it gives none. What it reports is durable.
+
+        To see that an owner is alive, without comparing clocks, read it twice, a little more
+        than its interval apart: the counter increases. See `Queue.open(heartbeat=…)`.
+        """
+        await self._source.enter()
+        rows = self._source.rows(
+            "SELECT counter, at, interval, epoch, closed FROM heartbeat WHERE interval > 0"
+        )
+        await self._source.leave()
+        for counter, at_ms, interval_ms, epoch, closed in rows:
+            at = as_datetime(at_ms)
+            assert at is not None
+            return Heartbeat(
+                counter=counter,
+                at=at,
+                interval=interval_ms / 1000,
+                epoch=epoch,
+                closed=bool(closed),
+            )
+        return None
 
     async def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows of the state (SQLite). What it reports is durable.

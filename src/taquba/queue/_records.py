@@ -50,6 +50,7 @@ __all__ = [
     "Completion",
     "CompletionOutcome",
     "Enqueued",
+    "Heartbeat",
     "Job",
     "JobPage",
     "JobState",
@@ -441,6 +442,29 @@ class QueueStats:
     done: int
     """Acknowledged since the queue exists, whether or not their records are kept."""
     dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A sign of life of the process that owns the store: see `Queue.open(heartbeat=…)`.
+
+    A recent one shows that the process was alive then. It does not show that workers run.
+    """
+
+    counter: int
+    """Counts the beats of a store, over all of its owners; always increases. Some may be
+    missing: those that could not be stored.
+    """
+    at: datetime
+    """When it was made, by the owner's clock."""
+    interval: float
+    """Seconds to the next one; and that takes as long as the store takes to commit it."""
+    epoch: int
+    """Counts the openings of the store. One that is less than that of what was committed last
+    is of a former owner.
+    """
+    closed: bool
+    """Whether the owner closed the store, and this was its last one."""
 
 
 @dataclass(frozen=True, slots=True)

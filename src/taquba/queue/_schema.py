@@ -35,6 +35,16 @@ _ATTEMPTS = """CREATE TABLE attempts (
 _JOBS_STORED = "CREATE INDEX jobs_stored ON jobs (payload_ref) WHERE payload_ref IS NOT NULL"
 """Which objects are named by jobs; jobs with a payload of their own are not in it."""
 
+_HEARTBEAT = """CREATE TABLE heartbeat (
+    one INTEGER NOT NULL PRIMARY KEY,
+    counter INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    interval INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    closed INTEGER NOT NULL
+)"""
+"""The last sign of life, if the owner gives any; with the interval 0 it gives none any more."""
+
 QUEUE_SCHEMA = SchemaModule(
     name="queue",
     version=2,
@@ -82,12 +92,14 @@ QUEUE_SCHEMA = SchemaModule(
         _JOBS_STORED,
         "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
         _ATTEMPTS,
+        _HEARTBEAT,
     ),
     migrations={
         1: (
             *(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _NEW_IN_2),
             _JOBS_STORED,
             _ATTEMPTS,
+            _HEARTBEAT,
         ),
     },
 )
