@@ -369,6 +369,17 @@ async def test_a_missing_payload_is_said_and_its_job_given_up(world: Offload, qu
         await queue.claim("q")
 
 
+async def test_a_follower_says_that_a_payload_is_missing(world: Offload, queue: Queue) -> None:
+    """R13"""
+    lost = await queue.enqueue("q", LARGE)
+    async with Follower.open(world.store, clock=world.clock) as follower:
+        await world.store.delete(await world.objects())
+        with pytest.raises(PayloadMissing):
+            await follower.get_job(lost.job_id)
+        [job] = (await follower.list_jobs("q")).jobs
+        assert job.payload_size == len(LARGE)
+
+
 async def test_a_damaged_payload_is_not_delivered(world: Offload, queue: Queue) -> None:
     await queue.enqueue("q", LARGE)
     [key] = await world.objects()

@@ -13,7 +13,7 @@ import pytest
 from taquba import Follower, JobPage, JobState, Queue, QueueConfig, QueueStats
 from taquba.errors import InvalidArgument, InvalidState, InvalidType, ValueTooLarge
 from taquba.queue import QueueReader, _listing
-from tests.queue.harness import World, counts, die, take
+from tests.queue.harness import World, counts, die, drain, read, take
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +82,50 @@ async def test_jobs_and_counters(readers: Readers, queue: Queue) -> None:
     assert await reader.get_job(job.id) is None
     assert await reader.stats("q") == counts(done=1)
     assert await reader.stats("nobody") == QueueStats(0, 0, 0, 0, 0)
+
+
+async def test_the_age_of_the_job_that_comes_next(
+    readers: Readers, world: World, queue: Queue
+) -> None:
+    async def age() -> float | None:
+        return (await (await readers.of(queue)).stats("q")).oldest_ready_age
+
+    # With QueueConfig(jitter=False), as in this world, the retry comes after a second.
+    assert await age() is None
+    await queue.enqueue("q", b"late", delay=5)
+    assert await age() is None  # it waits for its time
+    await world.clock.advance(7.5)
+    assert await age() == 7.5  # and that counts
+    await queue.enqueue("q", b"")
+    assert await age() == 7.5
+    await queue.enqueue("q", b"first", priority=1)
+    await world.clock.advance(2)
+    assert await age() == 2
+    claim = await take(queue)
+    assert (await read(queue, claim.job.id)).payload == b"first"
+    assert await age() == 9.5
+    await world.clock.advance(1)
+    await queue.nack(claim, "no")
+    await world.clock.advance(1)
+    assert await age() == 4  # after a retry it is as old as before
+    world.clock.shift_wall_clock(-3600)
+    assert await age() == 0
+    await drain(queue)
+    assert await age() is None
+
+
+async def test_the_age_of_the_next_job_is_found_by_the_index(queue: Queue) -> None:
+    seen: list[str] = []
+    rows = queue._source.rows
+
+    def noting(sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        seen.extend(row[3] for row in rows(f"EXPLAIN QUERY PLAN {sql}", parameters))
+        return rows(sql, parameters)
+
+    queue._source.rows = noting  # type: ignore[method-assign]
+    await queue.enqueue("q", b"")
+    await queue.stats("q")
+    assert seen == ["SEARCH jobs USING INDEX jobs_pending (queue=?)"]
 
 
 async def test_every_queue_that_had_a_job_is_listed(readers: Readers, queue: Queue) -> None:

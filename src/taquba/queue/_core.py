@@ -192,6 +192,9 @@ class OwnState:
         lane = self._core.lanes.get(name)
         return () if lane is None else lane.counts
 
+    def now_ms(self) -> int:
+        return self._core.clock.now_ms()
+
     async def catch_up(self) -> None:
         pass
 

@@ -61,7 +61,7 @@ class Follower(QueueReader):
         self._replica = replica
         self._clock = clock
         self._owned_store = owned_store
-        self._source = _Copy(replica, store)
+        self._source = _Copy(replica, store, clock)
         self.kv = KeyValueReader(self._source)
 
     @classmethod
@@ -234,8 +234,9 @@ class Follower(QueueReader):
 class _Copy:
     """A replica as a source to read from; everything in it is durable."""
 
-    def __init__(self, replica: Replica, store: ObjectStore) -> None:
+    def __init__(self, replica: Replica, store: ObjectStore, clock: Clock) -> None:
         self._replica = replica
+        self.now_ms = clock.now_ms
         self.payloads = PayloadReader(store)
         self.enter = replica.enter
         self.rows = self.select = replica.rows

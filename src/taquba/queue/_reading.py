@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -62,6 +63,10 @@ class Source(Protocol):
 
     def counts(self, name: str) -> Sequence[int]:
         """How many jobs of a queue are in which state; nothing if nobody has used it."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time of the process that reads."""
         ...
 
     async def catch_up(self) -> None:
@@ -389,15 +394,18 @@ class QueueReader:
             after = page.next
 
     async def stats(self, queue: str) -> QueueStats:
-        """How many jobs of a queue are where; all zero for a queue that nobody used.
+        """How many jobs of a queue are where, and the age of the job that comes next.
 
-        What it reports is durable.
+        All is zero for a queue that nobody used. What it reports is durable. The age goes by
+        the clock of the process that asks.
         """
         name = _validate.queue_name(queue)
-        await self._source.enter()
-        counts = self._source.counts(name)
-        stats = QueueStats(*counts) if counts else QueueStats(0, 0, 0, 0, 0)
-        await self._source.leave()
+        source = self._source
+        await source.enter()
+        stats = QueueStats(*(source.counts(name) or [0] * 5))
+        if stats.pending:
+            stats = replace(stats, oldest_ready_age=_age_of_next(source, name))
+        await source.leave()
         return stats
 
     async def heartbeat(self) -> Heartbeat | None:
@@ -437,6 +445,14 @@ class QueueReader:
     def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows of the state as this process sees it; an owner's may not be durable yet."""
         return self._source.rows(sql, parameters)
+
+
+def _age_of_next(source: Source, name: str) -> float | None:
+    rows = source.rows(
+        "SELECT enqueued_at FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, seq LIMIT 1",
+        (source.queue_number(name),),
+    )
+    return max(0, source.now_ms() - rows[0][0]) / 1000 if rows else None
 
 
 def _as_job(job: object) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, final
@@ -442,6 +442,13 @@ class QueueStats:
     done: int
     """Acknowledged since the queue exists, whether or not their records are kept."""
     dead: int
+    oldest_ready_age: float | None = field(default=None, compare=False)
+    """Seconds since the job that would be claimed next was enqueued; None: no job is pending.
+
+    It need not be the oldest one: priorities count. The time that a job was scheduled for, or
+    that its attempts and their backoff took, is part of its age. Two `QueueStats` with the same
+    counts are equal, whatever this is.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
