@@ -75,7 +75,7 @@ def test_a_policy_that_is_none(options: Any, complaint: str) -> None:
 
 async def test_a_job_s_own_policy_wins_and_survives(world: World) -> None:
     queue = await world.open()
-    policy = RetryPolicy(base=timedelta(seconds=7), max=60, jitter=False)
+    policy = RetryPolicy(base=7, max=60, jitter=False)
     job_id = (await queue.enqueue("q", b"", max_attempts=9, retry=policy)).job_id
     assert delay(world, await failed(queue)) == 7
     queue = await world.crash()

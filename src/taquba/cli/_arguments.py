@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from taquba.database import DatabaseConfig
     from taquba.objectstore import ObjectStore
 
-__all__ = ["Usage", "moment", "opened", "price", "scheme", "scratch_config", "storage_option"]
+__all__ = [
+    "Usage",
+    "header",
+    "moment",
+    "opened",
+    "price",
+    "scheme",
+    "scratch_config",
+    "storage_option",
+    "whole_number",
+]
 
 REQUESTS = ("put", "get", "list", "delete")
 
@@ -53,7 +63,26 @@ def price(text: str) -> tuple[str, float]:
     return name, dollars
 
 
-def moment(text: str, now_ms: int) -> datetime:
+def header(text: str) -> tuple[str, str]:
+    """``name=value``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return name, value
+
+
+def whole_number(text: str) -> int:
+    """A number of things, at least one."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return number
+
+
+def moment(text: str, now_ms: int, option: str = "--at") -> datetime:
     """A time with its offset, or one before now: ``-2h``.
 
     Raises:
@@ -66,18 +95,18 @@ def moment(text: str, now_ms: int) -> datetime:
             ago = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
             return datetime.fromtimestamp(now_ms / 1000, UTC) - ago
         except OverflowError:
-            raise Usage(f"--at {text}: that is before the year 1") from None
+            raise Usage(f"{option} {text}: that is before the year 1") from None
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise Usage(
-            f"--at {text}: write a time such as 2026-03-01T18:00:00+01:00, or one before now "
+            f"{option} {text}: write a time such as 2026-03-01T18:00:00+01:00, or one before now "
             "such as -2h, -30m or -1d12h"
         ) from None
     if at.utcoffset() is None:
         raise Usage(
-            f"--at {text} could be in any time zone: add its offset, as in {at.isoformat()}Z for "
-            f"UTC or {at.isoformat()}+01:00"
+            f"{option} {text} could be in any time zone: add its offset, as in {at.isoformat()}Z "
+            f"for UTC or {at.isoformat()}+01:00"
         )
     return at
 
@@ -101,8 +130,10 @@ def scratch_config(options: argparse.Namespace) -> DatabaseConfig:
     return DatabaseConfig(state="disk", scratch=options.scratch)
 
 
-async def opened(options: argparse.Namespace, clock: Clock) -> ObjectStore:
-    """The store that a command names, for reading.
+async def opened(
+    options: argparse.Namespace, clock: Clock, *, read_only: bool = True
+) -> ObjectStore:
+    """The store that a command names; for reading, unless it says otherwise.
 
     Raises:
         Usage: It is nowhere that a command could look at.
@@ -127,5 +158,5 @@ async def opened(options: argparse.Namespace, clock: Clock) -> ObjectStore:
             raise Usage(f"{options.url!r} is a file: give the folder that holds the store")
         raise Usage(f"there is no folder {options.url!r}")
     return await open_store(
-        options.url, read_only=True, clock=clock, driver=options.driver, **storage_options
+        options.url, read_only=read_only, clock=clock, driver=options.driver, **storage_options
     )

@@ -7,22 +7,32 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from taquba.cli._arguments import Usage, price, storage_option
+from taquba.cli._arguments import Usage
+from taquba.cli._parser import (
+    DAMAGED,
+    FAILED,
+    Command,
+    Parser,
+    add_command,
+    add_prices,
+    add_scratch,
+)
+from taquba.cli._queue_commands import add_queue_commands
 from taquba.errors import CorruptStore, TaqubaError
 
 if TYPE_CHECKING:
+    from taquba.cli._parser import Verbs
     from taquba.clock import Clock
 
 __all__ = ["run"]
 
-CLEAN, DAMAGED, FAILED = 0, 1, 2
+_TIMES = ("--at", "--since", "--until")
+"""Options whose value may begin with a minus."""
 _INTERRUPTED = 128 + signal.SIGINT
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not have
-
-Command = Callable[[argparse.Namespace, "Clock"], Awaitable[int]]
 
 _DESCRIPTION = "Look after a taquba store: a bucket or a folder that holds queues and workflows."
 _EPILOG = """\
@@ -32,16 +42,10 @@ exit status:
   2    not done: a mistake in the command, or the store cannot be reached or read
   130  interrupted
 
-Every command only reads the store, and may run beside the process that owns it. Credentials
-come from the environment, as for any other program that uses the same store.
+Every command but 'dead redrive' only reads the store, and may run beside the process that owns
+it. Credentials come from the environment, as for any other program that uses the same store.
 'taquba COMMAND --help' has examples.
 """
-_URL = "s3://…, gs://…, az://…, file:///folder, or the path of a folder"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(FAILED, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
 
 def run(argv: Sequence[str] | None = None, *, clock: Clock | None = None) -> int:
@@ -106,23 +110,28 @@ def _failed(options: argparse.Namespace, error: Exception, status: int) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, CorruptStore) and options.verb != "verify":
             message += "; 'taquba verify' tells what is lost, if anything"
-        print(f"taquba {options.verb}: {message}", file=sys.stderr)
+        print(f"taquba {_name(options)}: {message}", file=sys.stderr)
     return status
+
+
+def _name(options: argparse.Namespace) -> str:
+    action: str | None = getattr(options, "action", None)
+    return options.verb if action is None else f"{options.verb} {action}"
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
     """The arguments, with ``--at -2h`` as one: argparse takes -2h for an option."""
     joined: list[str] = []
     for argument in argv:
-        if joined and joined[-1] == "--at" and re.match(r"-[0-9]", argument):
-            joined[-1] = f"--at={argument}"
+        if joined and joined[-1] in _TIMES and re.match(r"-[0-9]", argument):
+            joined[-1] += f"={argument}"
         else:
             joined.append(argument)
     return joined
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="taquba",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -133,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(verbs)
     _add_export(verbs)
     _add_info(verbs)
+    add_queue_commands(verbs)
     return parser
 
 
@@ -146,54 +156,13 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _add(
-    verbs: argparse._SubParsersAction[_Parser],
-    name: str,
-    *,
-    command: Command,
-    summary: str,
-    description: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=command)
-    parser.add_argument("url", metavar="URL", help=_URL)
-    store = parser.add_argument_group("the store")
-    store.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        action="append",
-        type=storage_option,
-        default=[],
-        help="an argument of the store's client; the value may be JSON. May be repeated",
-    )
-    store.add_argument(
-        "--endpoint-url", metavar="URL", help="address of a service that speaks like S3"
-    )
-    store.add_argument(
-        "--driver",
-        choices=["fsspec", "obstore"],
-        default="fsspec",
-        help="the client that reaches a bucket (default: fsspec)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks, and what is done")
-    return parser
-
-
-def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
+def _add_verify(verbs: Verbs) -> None:
     async def command(options: argparse.Namespace, clock: Clock) -> int:
         from taquba.cli._verify import verify_command
 
         return await verify_command(options, clock)
 
-    parser = _add(
+    parser = add_command(
         verbs,
         "verify",
         command=command,
@@ -214,17 +183,17 @@ def _add_verify(verbs: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--payloads", action="store_true", help="also read the payloads that are objects"
     )
-    _add_scratch(parser)
-    _add_prices(parser)
+    add_scratch(parser)
+    add_prices(parser)
 
 
-def _add_export(verbs: argparse._SubParsersAction[_Parser]) -> None:
+def _add_export(verbs: Verbs) -> None:
     async def command(options: argparse.Namespace, clock: Clock) -> int:
         from taquba.cli._export import export_command
 
         return await export_command(options, clock)
 
-    parser = _add(
+    parser = add_command(
         verbs,
         "export",
         command=command,
@@ -251,13 +220,13 @@ def _add_export(verbs: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 
-def _add_info(verbs: argparse._SubParsersAction[_Parser]) -> None:
+def _add_info(verbs: Verbs) -> None:
     async def command(options: argparse.Namespace, clock: Clock) -> int:
         from taquba.cli._info import info_command
 
         return await info_command(options, clock)
 
-    parser = _add(
+    parser = add_command(
         verbs,
         "info",
         command=command,
@@ -283,24 +252,5 @@ def _add_info(verbs: argparse._SubParsersAction[_Parser]) -> None:
         help="load the database, whatever its size (default: if it is at most 64 MiB)",
     )
     parser.add_argument("--epochs", type=int, metavar="N", default=10, help="epochs to list")
-    _add_scratch(parser)
-    _add_prices(parser)
-
-
-def _add_scratch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scratch",
-        metavar="FOLDER",
-        help="where temporary copies of the database go (default: where the system keeps such)",
-    )
-
-
-def _add_prices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--price",
-        metavar="REQUEST=DOLLARS",
-        action="append",
-        type=price,
-        default=[],
-        help="what 1,000 requests cost; REQUEST is put, get, list or delete. May be repeated",
-    )
+    add_scratch(parser)
+    add_prices(parser)

@@ -8,9 +8,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["ago", "amount", "dollars", "json_text", "paragraph", "size", "table", "time"]
+__all__ = [
+    "ago",
+    "amount",
+    "dollars",
+    "json_text",
+    "one_line",
+    "paragraph",
+    "size",
+    "table",
+    "time",
+    "when",
+]
 
 _WIDTH = 100
+_LONGEST_CELL = 72
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -52,6 +64,21 @@ def ago(milliseconds: int) -> str:
     else:
         span = amount(seconds, "second")
     return f"{span} ago" if milliseconds >= 0 else f"{span} ahead of this machine's clock"
+
+
+def when(moment: datetime, now_ms: int) -> str:
+    """A time, and how far it is from now."""
+    milliseconds = round(moment.timestamp() * 1000)
+    away = now_ms - milliseconds
+    distance = ago(away) if away >= 0 else f"in {ago(-away).removesuffix(' ago')}"
+    return f"{time(milliseconds)}, {distance}"
+
+
+def one_line(text: str) -> str:
+    """Text that fits a row of a table; nothing in it moves the cursor."""
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    flat = " ".join(flat.split())
+    return flat if len(flat) <= _LONGEST_CELL else flat[: _LONGEST_CELL - 1] + "…"
 
 
 def dollars(value: float) -> str:

@@ -200,10 +200,14 @@ class QueueReader:
 
     _source: Source
 
-    async def get_job(self, job_id: str) -> Job | None:
+    async def get_job(self, job_id: str, *, fetch_payload: bool = True) -> Job | None:
         """The job as it is now, or None. What it reports is durable.
 
         It comes with its payload, if that has at most 16 MiB.
+
+        Args:
+            job_id: The job's id.
+            fetch_payload: False: as in a listing, without a payload that is an object of its own.
 
         Raises:
             PayloadMissing, CorruptStore: The object that holds the payload is gone, or damaged.
@@ -211,7 +215,9 @@ class QueueReader:
         """
         checked = _validate.job_id(job_id)
         job = await self._stored_job(checked)
-        if job is None or job.payload_fetched or job.payload_size > MAX_PAYLOAD_SIZE:
+        if job is None or job.payload_fetched or not fetch_payload:
+            return job
+        if job.payload_size > MAX_PAYLOAD_SIZE:
             return job
         ref = job._row[PAYLOAD_REF]
         try:

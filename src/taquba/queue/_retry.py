@@ -33,8 +33,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         for name in ("base", "max"):
-            # In seconds, so that policies that say the same are equal.
-            object.__setattr__(self, name, seconds(getattr(self, name), name=name))
+            seconds(getattr(self, name), name=name)
         if not isinstance(self.jitter, bool):
             raise wrong_type("jitter must be True or False", self.jitter)
 
