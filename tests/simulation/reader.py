@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 
 def content_from(rows: Callable[[str], list[tuple[Any, ...]]]) -> Tables:
-    """All rows of all tables that can be read; each has its key in its first column."""
-    names = rows("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return {name: {row[:1]: row for row in rows(f'SELECT * FROM "{name}"')} for (name,) in names}
+    """All rows of all tables that can be read, by their primary keys."""
+    tables: Tables = {}
+    for (name,) in rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
+        keys = rows(f"SELECT cid FROM pragma_table_info('{name}') WHERE pk > 0 ORDER BY cid")
+        places = [place for (place,) in keys]
+        found = rows(f'SELECT * FROM "{name}"')
+        tables[name] = {tuple(row[place] for place in places): row for row in found}
+    return tables
 
 
 async def audit(world: StackWorld, name: str, *, at_the_end: bool) -> None:
