@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -96,3 +98,57 @@ async def test_some_dead_jobs_are_requeued(queue: Queue) -> None:
     assert await queue.stats("q") == counts(pending=3, dead=2)
     assert await queue.requeue_dead_many("q", error="nothing like it") == Redriven(0, more=False)
     assert await queue.requeue_dead_many("q", limit=2) == Redriven(2, more=False)
+
+
+async def test_dead_jobs_are_found_by_their_index(queue: Queue) -> None:
+    """However many of other queues and states there are."""
+    seen: list[str] = []
+    rows = queue._source.rows
+
+    def noting(sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        seen.extend(row[3] for row in rows(f"EXPLAIN QUERY PLAN {sql}", parameters))
+        return rows(sql, parameters)
+
+    queue._source.rows = noting  # type: ignore[method-assign]
+    await die(queue)
+    await queue.list_jobs("q", JobState.DEAD)
+    await queue.list_jobs("q", JobState.DEAD, error="nothing like it")
+    assert seen == ["SEARCH jobs USING INDEX jobs_dead (queue=? AND rowid>?)"] * 2
+
+
+@pytest.mark.parametrize("state", [None, JobState.PENDING, JobState.DEAD, JobState.SCHEDULED])
+async def test_a_filter_reads_no_payloads_but_of_what_it_finds(
+    queue: Queue, state: JobState | None
+) -> None:
+    delay = 60 if state is JobState.SCHEDULED else None
+    for number in range(3):
+        await queue.enqueue("q", bytes([number]) * 1000, headers={"n": str(number)}, delay=delay)
+        if state is JobState.DEAD:
+            await queue.dead_letter(await take(queue), "no")
+    read = 0
+    rows = queue._source.rows
+
+    def noting(sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        nonlocal read
+        found = rows(sql, parameters)
+        read += sum(len(value) for row in found for value in row if isinstance(value, bytes))
+        return found
+
+    queue._source.rows = noting  # type: ignore[method-assign]
+    [job] = (await queue.list_jobs("q", state, headers={"n": "1"})).jobs
+    assert job.payload == b"\1" * 1000
+    assert 1000 < read < 2000
+
+
+async def test_a_job_that_moves_while_others_are_looked_at_is_left_out(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taquba.queue._listing._SLICE", 1)
+    enqueued = [await queue.enqueue("q", b"", headers={"n": "y"}) for _ in range(3)]
+    claims = await queue.claim_many("q", 3)
+    listing = asyncio.ensure_future(queue.list_jobs("q", JobState.CLAIMED, headers={"n": "y"}))
+    await asyncio.sleep(0)  # it has seen the first one
+    async with queue.committing() as tx:
+        tx.release(claims[0])
+    page = await listing
+    assert [job.id for job in page.jobs] == [each.job_id for each in enqueued[1:]]

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from taquba.errors import InvalidArgument, InvalidType
-from taquba.queue._columns import JOB_COLUMNS
+from taquba.queue._columns import JOB_COLUMNS, SEQ, STATE
 from taquba.queue._filter import JobFilter
 from taquba.queue._records import Job, JobPage, JobState
 
@@ -25,6 +25,9 @@ _FILTERED_SLICE = 200
 """Whole jobs that a filter looks at before the event loop goes on."""
 _BEFORE_ALL = -(2**62)
 _COLUMNS = [str(column) for column in JOB_COLUMNS.replace(" ", "").split(",")]
+_SMALL = {"seq", "queue", "state", "priority", "enqueued_at", "ended_at", "last_error", "headers"}
+_LEAN_COLUMNS = ", ".join(column if column in _SMALL else "NULL" for column in _COLUMNS)
+"""What filters and orders go by, at the same places: a filter must not read all payloads."""
 
 _INDEXED = {
     JobState.PENDING: ("priority", "queue = ? AND state = 0"),
@@ -52,6 +55,7 @@ class Listing:
         self._limit = limit
         self._after = after
         self._filter = wanted
+        self._columns = JOB_COLUMNS if wanted is None else _LEAN_COLUMNS
 
     async def page(self) -> JobPage:
         """Read it."""
@@ -95,7 +99,9 @@ class Listing:
         found: list[tuple[int, tuple[Any, ...]]] = []
         while True:
             rows = await self._find(number, key, seq, _FILTERED_SLICE)
-            found += [(at, row) for at, row in rows if wanted.matches(row)]
+            for at, row in rows:
+                if wanted.matches(row) and len(found) <= self._limit:
+                    found += [(at, whole) for whole in self._whole(row[SEQ])]
             if len(rows) < _FILTERED_SLICE or len(found) > self._limit:
                 return found[: self._limit + 1]
             key, seq = rows[-1][0], rows[-1][1][0]
@@ -111,12 +117,12 @@ class Listing:
             rows = self._in_order(column, where, (number,), (key, seq), wanted)
             return [(row[_COLUMNS.index(column)], row) for row in rows]
         if state is JobState.DEAD:
-            seqs = self._source.rows(
-                "SELECT seq FROM jobs WHERE queue = ? AND state = 4 AND state >= 3 AND seq > ?"
+            rows = self._source.rows(
+                f"SELECT {self._columns} FROM jobs WHERE queue = ? AND state = 4 AND seq > ?"
                 " ORDER BY seq LIMIT ?",
                 (number, seq, wanted),
             )
-            return [(0, row) for (found,) in seqs for row in self._by_seq(found)]
+            return [(0, row) for row in rows]
         if state is JobState.SCHEDULED:
             return await self._scheduled(number, key, seq, wanted)
         return await self._by_enqueueing(number, seq, wanted)
@@ -150,7 +156,7 @@ class Listing:
             )
             last = end[0][0] if end else 2**62
             rows = self._source.rows(
-                f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} AND seq > ? AND seq <= ?"
+                f"SELECT {self._columns} FROM jobs WHERE {where} AND seq > ? AND seq <= ?"
                 " ORDER BY seq LIMIT ?",
                 (*parameters, seq, last, wanted - len(found)),
             )
@@ -176,7 +182,7 @@ class Listing:
         """Rows ordered by a column and seq. In two parts, since SQLite would search an index for
         the column alone, and run through all jobs that have the same value.
         """
-        what = f"{column}, {columns}" if columns else JOB_COLUMNS
+        what = f"{column}, {columns}" if columns else self._columns
         key, seq = after
         rows = self._source.rows(
             f"SELECT {what} FROM jobs WHERE {where} AND {column} = ? AND seq > ?"
@@ -192,4 +198,9 @@ class Listing:
         return rows
 
     def _by_seq(self, seq: int) -> list[tuple[Any, ...]]:
-        return self._source.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?", (seq,))
+        return self._source.rows(f"SELECT {self._columns} FROM jobs WHERE seq = ?", (seq,))
+
+    def _whole(self, seq: int) -> list[tuple[Any, ...]]:
+        """A job that was found, unless it has changed its state meanwhile."""
+        rows = self._source.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?", (seq,))
+        return [row for row in rows if self._state is None or row[STATE] == self._state]

@@ -29,7 +29,7 @@ from taquba.queue._records import (
 
 __all__ = ["Managing"]
 
-_REDRIVE_SLICE = 100
+_REDRIVE_SLICE = 50
 """Dead jobs that one transaction requeues."""
 
 
@@ -150,7 +150,7 @@ class Managing(Calls):
     ) -> Redriven:
         """Give the dead jobs of a queue a fresh start, all of them or those that match.
 
-        They go in transactions of 100, in the order in which they were enqueued, and each job
+        They go in transactions of 50, in the order in which they were enqueued, and each job
         once, also if it dies again meanwhile. What a call that failed or was cancelled had
         done so far stays done: call it again for the rest.
 

@@ -35,6 +35,9 @@ _ATTEMPTS = """CREATE TABLE attempts (
 _JOBS_STORED = "CREATE INDEX jobs_stored ON jobs (payload_ref) WHERE payload_ref IS NOT NULL"
 """Which objects are named by jobs; jobs with a payload of their own are not in it."""
 
+_JOBS_DEAD = "CREATE INDEX jobs_dead ON jobs (queue) WHERE state = 4"
+"""The dead jobs of a queue in the order of their enqueueing."""
+
 _HEARTBEAT = """CREATE TABLE heartbeat (
     one INTEGER NOT NULL PRIMARY KEY,
     counter INTEGER NOT NULL,
@@ -90,6 +93,7 @@ QUEUE_SCHEMA = SchemaModule(
         "CREATE INDEX jobs_ended ON jobs (queue, state, ended_at) WHERE state >= 3",
         "CREATE UNIQUE INDEX jobs_dedup ON jobs (queue, dedup_key) WHERE dedup_key IS NOT NULL",
         _JOBS_STORED,
+        _JOBS_DEAD,
         "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
         _ATTEMPTS,
         _HEARTBEAT,
@@ -98,6 +102,7 @@ QUEUE_SCHEMA = SchemaModule(
         1: (
             *(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _NEW_IN_2),
             _JOBS_STORED,
+            _JOBS_DEAD,
             _ATTEMPTS,
             _HEARTBEAT,
         ),
