@@ -42,7 +42,10 @@ async def redrive_command(options: argparse.Namespace, clock: Clock) -> int:
 
         # What the owner keeps must not be swept by a configuration that is not its own.
         config = QueueConfig(keep_dead=None)
-        async with Queue.open(store, clock=clock, config=config, state="disk") as queue:
+        # Its heartbeat says that it closed, so that the next command need not take over.
+        async with Queue.open(
+            store, clock=clock, config=config, state="disk", heartbeat=60
+        ) as queue:
             if options.job:
                 count, more, refused = await _named(queue, options.queue, options.job)
             else:
