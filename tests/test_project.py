@@ -166,7 +166,7 @@ PUBLIC = {
     "taquba": """
         Claim Clock Effects Enqueued Follower Job JobPage JobState Lag ManualClock open_store
         PermanentError Queue QueueConfig QueueStats SystemClock TaqubaError TransientError
-        Dead Delivery Done FailWith Heartbeat JobView Retry RetryPolicy Worker
+        Dead Delivery Done FailWith Heartbeat JobView Retry RateLimit RetryPolicy Worker
     """,
     "taquba.objectstore": """
         FsspecStore LocalStore MAX_KEY_LENGTH MAX_SEGMENT_LENGTH MemoryStore ObjectInfo
@@ -195,7 +195,7 @@ PUBLIC = {
         QUEUE_CHECKS QueueTransaction Redriven Settled Settlement verify_queue Worker
         Attempt AttemptOutcome Dead Delivery Done Engine FailWith Failure failure_of Heartbeat
         JobView MAX_ERROR_LENGTH MAX_HISTORY MAX_TRACEBACK_LENGTH OnError Result Retry
-        RetryPolicy Work
+        RetryPolicy Work RateLimit FlowStatus MAX_CONCURRENCY_KEY_LENGTH
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from taquba.queue import Queue as Queue
     from taquba.queue import QueueConfig as QueueConfig
     from taquba.queue import QueueStats as QueueStats
+    from taquba.queue import RateLimit as RateLimit
     from taquba.queue import Retry as Retry
     from taquba.queue import RetryPolicy as RetryPolicy
     from taquba.queue import Worker as Worker
@@ -58,6 +59,7 @@ __all__ = [
     "Queue",
     "QueueConfig",
     "QueueStats",
+    "RateLimit",
     "Retry",
     "RetryPolicy",
     "SystemClock",

@@ -27,6 +27,7 @@
     │   └── ReservedName           a key or header that belongs to taquba itself
     ├── ClaimLost                  the claim ended: settled, expired, or given to somebody else
     ├── CancelRequested            a lease is not extended: cancellation was asked for
+    ├── QueueFull                  a queue has as many jobs waiting as it may
     ├── DuplicateJobId, JobNotFound, InvalidState
     ├── InputMismatch              a run id was submitted again with another input
     ├── RunNotFound, InconsistentRunState
@@ -71,6 +72,7 @@ __all__ = [
     "ObjectNotFound",
     "PayloadMissing",
     "PermanentError",
+    "QueueFull",
     "ReservedName",
     "RunNotFound",
     "SerializationError",
@@ -254,6 +256,31 @@ class ClaimLost(TaqubaError):
 
 class CancelRequested(TaqubaError):
     """A lease is not extended, since cancellation was asked for. The claim can still settle."""
+
+
+class QueueFull(TaqubaError):
+    """A queue has as many jobs waiting as its `max_depth` lets it have. Nothing was written.
+
+    Try again when some are done, add workers, or raise the limit.
+
+    Attributes:
+        queue: Name of the queue.
+        depth: Jobs that are pending or scheduled on it.
+        limit: How many may be.
+    """
+
+    def __init__(self, message: str, *, queue: str = "", depth: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.depth = depth
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_queue_full, (str(self), self.queue, self.depth, self.limit)
+
+
+def _rebuild_queue_full(message: str, queue: str, depth: int, limit: int) -> QueueFull:
+    return QueueFull(message, queue=queue, depth=depth, limit=limit)
 
 
 class DuplicateJobId(TaqubaError):

@@ -3,6 +3,7 @@
 from taquba.database import Lag as Lag
 from taquba.queue._calling import Handler as Handler
 from taquba.queue._config import MAX_BATCH_SIZE as MAX_BATCH_SIZE
+from taquba.queue._config import MAX_CONCURRENCY_KEY_LENGTH as MAX_CONCURRENCY_KEY_LENGTH
 from taquba.queue._config import MAX_DEDUP_KEY_LENGTH as MAX_DEDUP_KEY_LENGTH
 from taquba.queue._config import MAX_ERROR_LENGTH as MAX_ERROR_LENGTH
 from taquba.queue._config import MAX_HEADERS_SIZE as MAX_HEADERS_SIZE
@@ -34,6 +35,7 @@ from taquba.queue._expiry import ExpiryIndex as ExpiryIndex
 from taquba.queue._expiry import KeepEntry as KeepEntry
 from taquba.queue._failure import Failure as Failure
 from taquba.queue._failure import failure_of as failure_of
+from taquba.queue._flow_status import FlowStatus as FlowStatus
 from taquba.queue._follower import Follower as Follower
 from taquba.queue._kv import KeyValue as KeyValue
 from taquba.queue._leases import CancelToken as CancelToken
@@ -45,6 +47,7 @@ from taquba.queue._outcomes import Result as Result
 from taquba.queue._outcomes import Retry as Retry
 from taquba.queue._payload_objects import PAYLOAD_PREFIX as PAYLOAD_PREFIX
 from taquba.queue._queue import Queue as Queue
+from taquba.queue._rate import RateLimit as RateLimit
 from taquba.queue._reading import KeyValueReader as KeyValueReader
 from taquba.queue._reading import QueueReader as QueueReader
 from taquba.queue._records import Attempt as Attempt
@@ -74,6 +77,7 @@ from taquba.queue._worker import Worker as Worker
 
 __all__ = [
     "MAX_BATCH_SIZE",
+    "MAX_CONCURRENCY_KEY_LENGTH",
     "MAX_DEDUP_KEY_LENGTH",
     "MAX_ERROR_LENGTH",
     "MAX_HEADERS_SIZE",
@@ -111,6 +115,7 @@ __all__ = [
     "ExpiryIndex",
     "FailWith",
     "Failure",
+    "FlowStatus",
     "Follower",
     "Handler",
     "Heartbeat",
@@ -131,6 +136,7 @@ __all__ = [
     "QueueReader",
     "QueueStats",
     "QueueTransaction",
+    "RateLimit",
     "Redriven",
     "Result",
     "Retry",

@@ -14,7 +14,7 @@ import anyio
 
 from taquba.clock import wait_for_event
 from taquba.errors import TaqubaError
-from taquba.queue._core import Core, logger
+from taquba.queue._core import Core, Lane, logger
 from taquba.queue._reaping import reap_due
 from taquba.queue._records import JobState
 from taquba.queue._transaction import QueueTransaction
@@ -45,12 +45,16 @@ class Background:
         self._kept_changed = asyncio.Event()
         core.on_scheduled = self._scheduled
         core.on_kept = self._kept
+        self._dry: dict[Lane, int] = {}
+        self._dry_changed = asyncio.Event()
+        core.on_dry = self._ran_dry
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_running, self._reap)
             group.start_soon(self._keep_running, self._promote)
             group.start_soon(self._keep_running, self._sweep)
+            group.start_soon(self._keep_running, self._refill)
 
     async def _keep_running(self, step: Callable[[], Awaitable[None]]) -> None:
         core = self._core
@@ -114,6 +118,32 @@ class Background:
         await core.database.admit()
         with QueueTransaction(core) as tx:
             tx.promote(_PER_TRANSACTION)
+        await asyncio.sleep(0)
+
+    # -- rates ------------------------------------------------------------------------------
+
+    def _ran_dry(self, lane: Lane, at_ms: int) -> None:
+        if self._dry.get(lane) != at_ms:
+            self._dry[lane] = at_ms
+            self._dry_changed.set()
+
+    async def _refill(self) -> None:
+        """Wake who waits for jobs of a queue, when there is a token for it."""
+        core = self._core
+        self._dry_changed.clear()
+        if not self._dry:
+            await self._dry_changed.wait()
+            return
+        now_ms = core.clock.now_ms()
+        delay = (min(self._dry.values()) - now_ms) / 1000
+        if delay > 0:
+            await wait_for_event(self._dry_changed, min(delay, _LONGEST_SLEEP), core.clock)
+            return
+        await core.database.admit()
+        for lane in [lane for lane, at_ms in self._dry.items() if at_ms <= now_ms]:
+            del self._dry[lane]
+            for listener in list(lane.listeners):
+                listener()
         await asyncio.sleep(0)
 
     # -- retention --------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from taquba._checks import whole
+from taquba._checks import whole, wrong_type
 from taquba.clock import Duration, seconds
+from taquba.queue._rate import RateLimit
 from taquba.queue._retry import RetryPolicy
 
 __all__ = [
     "MAX_BATCH_SIZE",
+    "MAX_CONCURRENCY_KEY_LENGTH",
     "MAX_DEDUP_KEY_LENGTH",
     "MAX_ERROR_LENGTH",
     "MAX_HEADERS_SIZE",
@@ -41,6 +43,8 @@ MAX_QUEUE_NAME_LENGTH = 255
 """Bytes of UTF-8 in a queue's name."""
 MAX_JOB_ID_LENGTH = 128
 """Characters of a job id that the caller chose."""
+MAX_CONCURRENCY_KEY_LENGTH = 255
+"""Bytes of UTF-8 in a concurrency key."""
 MAX_DEDUP_KEY_LENGTH = 1024
 """Bytes of UTF-8 in a dedup key."""
 MAX_PAYLOAD_SIZE = 16 * 1024 * 1024
@@ -94,6 +98,16 @@ class QueueConfig:
     """How long the record of a finished job is kept; None removes it when it is acknowledged."""
     keep_dead: Duration | None = timedelta(days=7)
     """How long a dead job is kept; None keeps it for ever."""
+    concurrency_per_key: int | None = None
+    """How many jobs of one `concurrency_key` are claimed at a time; None: any number. Jobs
+    without a key are not limited by it. Blocked jobs cost nothing, and hold up no others.
+    """
+    max_running: int | None = None
+    """How many jobs of the queue are claimed at a time; None: any number."""
+    rate: RateLimit | None = None
+    """How many jobs of the queue are claimed in a span of time; None: any number."""
+    max_depth: int | None = None
+    """How many jobs may be pending or scheduled; None: any number. See `QueueFull`."""
 
     def __post_init__(self) -> None:
         whole(self.max_attempts, "max_attempts", 1, 2**31 - 1)
@@ -105,6 +119,11 @@ class QueueConfig:
         for name in ("keep_done", "keep_dead"):
             if getattr(self, name) is not None:
                 seconds(getattr(self, name), name=name)
+        for name in ("concurrency_per_key", "max_running", "max_depth"):
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), name, 1, 2**31 - 1)
+        if self.rate is not None and not isinstance(self.rate, RateLimit):
+            raise wrong_type("rate must be a RateLimit", self.rate)
 
     def retry_policy(self) -> RetryPolicy:
         """How jobs without a policy of their own are retried."""

@@ -110,7 +110,7 @@ class Consuming(Calls):
 
         Raises:
             JobNotFound: There is no such job.
-            InvalidState: The job is claimed, done or dead.
+            InvalidState: The job is claimed, done or dead, or a limit of its queue is used up.
             PayloadMissing, CorruptStore, StoreError: Its payload could not be fetched; see
                 `claim_many`.
             Fenced: Another process took the store over.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taquba.ids import IdFactory
 from taquba.queue._completions import Completions
 from taquba.queue._config import QueueConfig, milliseconds
+from taquba.queue._flow import Flow
 from taquba.queue._leases import LeaseRegistry
 from taquba.queue._records import JobState
 
@@ -37,6 +38,7 @@ class Lane:
         "counts",
         "dead_letter_hook",
         "dirty",
+        "flow",
         "keep_ms",
         "listeners",
         "name",
@@ -54,6 +56,8 @@ class Lane:
             JobState.DEAD: milliseconds(config.keep_dead),
         }
         """How long the records of ended jobs are kept."""
+        self.flow = Flow.of(config)
+        """What limits the claims; None: nothing does."""
         self.counts = [0] * len(JobState)
         self.dirty = False
         self.listeners: list[Callable[[], None]] = []
@@ -84,10 +88,14 @@ class Core:
         self.configs = dict(configs)
         self.lanes: dict[str, Lane] = {}
         self.lanes_by_number: dict[int, Lane] = {}
+        self.capped = any(x.max_depth is not None for x in (default_config, *configs.values()))
+        """Whether some queue has a `max_depth`."""
         self._dirty: list[Lane] = []
         self.next_seq = 1
         self.on_scheduled: Callable[[int], None] = lambda run_at_ms: None
         """Told the due time of every job that becomes scheduled."""
+        self.on_dry: Callable[[Lane, int], None] = lambda lane, at_ms: None
+        """Told when there will be a token for a queue that has none, and is asked for jobs."""
         self.on_kept: Callable[[float], None] = lambda due_ms: None
         """Told when a finished or dead record that is kept must be removed."""
         self.on_stop: list[Callable[[TaqubaError], None]] = []
@@ -144,6 +152,10 @@ class Core:
         )
         for number, name, *counts in rows.fetchall():
             self._add(number, name).counts[:] = counts
+        for number, *stored in self.database.execute("SELECT * FROM flow_limits").fetchall():
+            lane = self.lanes_by_number.get(number)
+            if lane is not None and lane.flow is not None:
+                lane.flow.restore(*stored)
         (last,) = self.database.execute("SELECT max(seq) FROM jobs").fetchone()
         self.next_seq = (last or 0) + 1
 
@@ -157,6 +169,8 @@ class Core:
                 " claimed = excluded.claimed, done = excluded.done, dead = excluded.dead",
                 (lane.number, lane.name, *lane.counts),
             )
+            if lane.flow is not None:
+                lane.flow.write(self.database.execute, lane.number)
         self._dirty.clear()
 
 

@@ -29,6 +29,7 @@ class NewJob:
     max_attempts: int | None
     job_id: str | None
     retry: bytes | None = None
+    concurrency_key: str | None = None
 
 
 def new_job(
@@ -43,6 +44,7 @@ def new_job(
     max_attempts: int | None = None,
     job_id: str | None = None,
     retry: RetryPolicy | None = None,
+    concurrency_key: str | None = None,
 ) -> NewJob:
     """Check every argument of an enqueue."""
     _validate.due_ms(run_at, delay, 0)
@@ -57,6 +59,9 @@ def new_job(
         max_attempts=None if max_attempts is None else _validate.attempts(max_attempts),
         job_id=None if job_id is None else _validate.job_id(job_id),
         retry=None if retry is None else _validate.retry_policy(retry),
+        concurrency_key=(
+            None if concurrency_key is None else _validate.concurrency_key(concurrency_key)
+        ),
     )
 
 
@@ -114,6 +119,7 @@ class Effects:
         max_attempts: int | None = None,
         job_id: str | None = None,
         retry: RetryPolicy | None = None,
+        concurrency_key: str | None = None,
     ) -> Effects:
         """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
         self._check_open()
@@ -128,6 +134,7 @@ class Effects:
             max_attempts=max_attempts,
             job_id=job_id,
             retry=retry,
+            concurrency_key=concurrency_key,
         )
         self.jobs.append(job)
         if len(job.payload) > self.largest:

@@ -17,6 +17,7 @@ from taquba.queue._config import MAX_PAYLOAD_SIZE
 from taquba.queue._core import logger
 from taquba.queue._effects import Effects
 from taquba.queue._filter import job_filter
+from taquba.queue._flow_status import FlowStatus, status
 from taquba.queue._records import (
     Cancelled,
     Completion,
@@ -125,6 +126,16 @@ class Managing(Calls):
             logger.warning("job %s ended, and its payload cannot be read: %s", job.id, error)
             return completion
         return Completion(completion.outcome, job._with_payload(data))
+
+    async def flow(self, queue: str) -> FlowStatus:
+        """What the limits of a queue let through now, and what they hold back.
+
+        Args:
+            queue: Name of the queue.
+        """
+        core = self._core
+        lane = core.lane(_validate.queue_name(queue))
+        return status(core.database.execute, lane, core.clock.now_ms())
 
     async def requeue_dead(self, job_id: str) -> None:
         """Give a dead job a fresh start: all its attempts, at its old place in the queue.

@@ -39,6 +39,7 @@ class Producing(Calls):
         max_attempts: int | None = None,
         job_id: str | None = None,
         retry: RetryPolicy | None = None,
+        concurrency_key: str | None = None,
         effects: Effects | None = None,
     ) -> Enqueued:
         """Add a job. When this returns, the job survives any crash.
@@ -60,6 +61,8 @@ class Producing(Calls):
             job_id: The job's id, if it should not be a fresh one; see `next_job_id`.
             retry: When it is tried again after failures; default: as the queue's
                 configuration says when it fails.
+            concurrency_key: At most `QueueConfig.concurrency_per_key` jobs of this queue with the
+                same key are claimed at a time. 1 to 255 bytes.
             effects: More to commit with the job; dropped if the job is not created.
 
         Returns:
@@ -68,6 +71,7 @@ class Producing(Calls):
         Raises:
             InvalidArgument: Something of the above is wrong; nothing was written.
             DuplicateJobId: `job_id` is taken.
+            QueueFull: The queue has `max_depth` jobs waiting; nothing was written.
             StoreError: A large payload could not be stored; nothing was committed.
             Fenced: Another process took the store over.
         """
@@ -86,6 +90,7 @@ class Producing(Calls):
             max_attempts=max_attempts,
             job_id=job_id,
             retry=retry,
+            concurrency_key=concurrency_key,
         )
         check_effects(effects)
         payloads = self._core.payloads
@@ -98,6 +103,8 @@ class Producing(Calls):
             enqueued = tx.enqueue(job)
             if effects and enqueued.created:
                 enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
+            if self._core.capped:
+                tx.check_depth()
         return enqueued
 
     async def enqueue_many(
@@ -111,6 +118,7 @@ class Producing(Calls):
         delay: Duration | None = None,
         max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
+        concurrency_key: str | None = None,
     ) -> list[Enqueued]:
         """Add up to 10,000 jobs, all or none, in the order of their payloads.
 
@@ -119,6 +127,7 @@ class Producing(Calls):
 
         Raises:
             InvalidArgument: Too many, or something is wrong with one; nothing was written.
+            QueueFull: The queue has no room for all of them; nothing was written.
             StoreError: A large payload could not be stored; nothing was committed.
             Fenced: Another process took the store over.
         """
@@ -141,24 +150,32 @@ class Producing(Calls):
                     delay=delay,
                     max_attempts=max_attempts,
                     retry=retry,
+                    concurrency_key=concurrency_key,
                 )
             )
         if not jobs:
             return []
         above = self._core.payloads.above
         async with self._committing(None, [x for x in jobs if len(x.payload) > above]) as tx:
-            return [tx.enqueue(job) for job in jobs]
+            added = [tx.enqueue(job) for job in jobs]
+            if self._core.capped:
+                tx.check_depth()
+        return added
 
     async def commit(self, effects: Effects) -> Committed:
         """Enqueue jobs, each with its own options, and write and delete keys: all or nothing.
 
         Raises:
             DuplicateJobId: A job id is taken; nothing was applied.
+            QueueFull: A queue would be deeper than its `max_depth`; nothing was applied.
             Fenced: Another process took the store over.
         """
         _check_some_effects(effects)
         async with self._committing(effects) as tx:
-            return Committed(tx.apply(effects))
+            committed = Committed(tx.apply(effects))
+            if self._core.capped:
+                tx.check_depth()
+        return committed
 
     async def compare_and_commit(
         self, compares: Mapping[str | bytes, bytes | None], effects: Effects
@@ -178,6 +195,7 @@ class Producing(Calls):
 
         Raises:
             DuplicateJobId: A job id is taken; nothing was applied.
+            QueueFull: A queue would be deeper than its `max_depth`; nothing was applied.
             Fenced: Another process took the store over.
         """
         checked = _validate.compares(compares)
@@ -185,7 +203,10 @@ class Producing(Calls):
         async with self._committing(effects) as tx:
             if not all(tx.holds(key, expected) for key, expected in checked.items()):
                 return None
-            return Committed(tx.apply(effects))
+            committed = Committed(tx.apply(effects))
+            if self._core.capped:
+                tx.check_depth()
+        return committed
 
 
 def _check_some_effects(effects: object) -> None:

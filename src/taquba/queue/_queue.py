@@ -28,6 +28,7 @@ from taquba.queue._consuming import Consuming
 from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._engine import Engine, OnError, Settlement, Work
+from taquba.queue._flow_keys import mark_keys
 from taquba.queue._heartbeat import Pulse, heartbeat_interval
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
@@ -179,6 +180,7 @@ class Queue(Producing, Consuming, Managing):
                 interrupted = recover(core)
                 if interrupted:
                     logger.info("took back %d jobs that the last process had", interrupted)
+                await mark_keys(core)
                 pulse = Pulse(core, beat_every)
                 await pulse.begin()
                 return cls(

@@ -19,6 +19,7 @@ from taquba.queue._columns import (
     ENDED_AT,
     ENQUEUED_AT,
     ERROR_TYPE,
+    FLOW_KEY,
     HEADERS,
     HISTORY,
     ID,
@@ -174,6 +175,11 @@ class Job:
     def dedup_key(self) -> str | None:
         """The key that keeps equal jobs out; given up at the first claim."""
         return self._row[DEDUP_KEY]  # type: ignore[no-any-return]
+
+    @property
+    def concurrency_key(self) -> str | None:
+        """The key of which its queue may let only so many jobs run at a time."""
+        return self._row[FLOW_KEY] or None
 
     @property
     def last_error(self) -> str | None:

@@ -47,6 +47,18 @@ _HEARTBEAT = """CREATE TABLE heartbeat (
     closed INTEGER NOT NULL
 )"""
 """The last sign of life, if the owner gives any; with the interval 0 it gives none any more."""
+_JOBS_KEYED = (
+    "CREATE INDEX jobs_keyed ON jobs (queue, flow_key, priority, seq)"
+    " WHERE state = 0 AND flow_key IS NOT NULL"
+)
+"""The pending jobs of each concurrency key, in claim order."""
+_FLOW_LIMITS = """CREATE TABLE flow_limits (
+    queue INTEGER NOT NULL PRIMARY KEY,
+    keyed INTEGER NOT NULL,
+    full_at INTEGER NOT NULL,
+    scale INTEGER NOT NULL
+)"""
+"""Of queues with limits: whether each of its jobs has a key, and when the bucket is full."""
 
 QUEUE_SCHEMA = SchemaModule(
     name="queue",
@@ -94,17 +106,21 @@ QUEUE_SCHEMA = SchemaModule(
         "CREATE UNIQUE INDEX jobs_dedup ON jobs (queue, dedup_key) WHERE dedup_key IS NOT NULL",
         _JOBS_STORED,
         _JOBS_DEAD,
+        _JOBS_KEYED,
         "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
         _ATTEMPTS,
         _HEARTBEAT,
+        _FLOW_LIMITS,
     ),
     migrations={
         1: (
             *(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _NEW_IN_2),
             _JOBS_STORED,
             _JOBS_DEAD,
+            _JOBS_KEYED,
             _ATTEMPTS,
             _HEARTBEAT,
+            _FLOW_LIMITS,
         ),
     },
 )

@@ -18,6 +18,7 @@ from taquba.errors import (
     ValueTooLarge,
 )
 from taquba.queue._config import (
+    MAX_CONCURRENCY_KEY_LENGTH,
     MAX_DEDUP_KEY_LENGTH,
     MAX_HEADERS_SIZE,
     MAX_JOB_ID_LENGTH,
@@ -34,6 +35,7 @@ from taquba.queue._retry import RetryPolicy
 __all__ = [
     "attempts",
     "compares",
+    "concurrency_key",
     "count",
     "dedup_key",
     "due_ms",
@@ -140,6 +142,19 @@ def dedup_key(value: object) -> str:
     size = len(utf8(value, "dedup_key"))
     if size > MAX_DEDUP_KEY_LENGTH:
         raise ValueTooLarge(f"dedup_key has {size} bytes and may have {MAX_DEDUP_KEY_LENGTH}")
+    return value
+
+
+def concurrency_key(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong_type("concurrency_key must be a str", value)
+    size = len(utf8(value, "concurrency_key"))
+    if not size:
+        raise InvalidArgument("concurrency_key is empty: leave it out for a job without one")
+    if size > MAX_CONCURRENCY_KEY_LENGTH:
+        raise ValueTooLarge(
+            f"concurrency_key has {size} bytes and may have {MAX_CONCURRENCY_KEY_LENGTH}"
+        )
     return value
 
 

@@ -38,6 +38,7 @@ class TransactionBase:
         "_now_ms",
         "_stored",
         "_tx",
+        "_undo",
         "_woken",
         "execute",
     )
@@ -49,6 +50,7 @@ class TransactionBase:
         self._claimed: list[Lease] = []
         self._ended: list[Lease] = []
         self._woken: list[Lane] = []
+        self._undo: list[Callable[[], object]] = []
         self._after: list[Callable[[], None]] = []
         self._stored: dict[int, str] | None = None
         self._now_ms = core.clock.now_ms()
@@ -74,8 +76,11 @@ class TransactionBase:
             try:
                 self._before_commit()
             except BaseException as failure:
+                self._take_back_flow()
                 self._tx.__exit__(type(failure), failure, failure.__traceback__)
                 raise
+        else:
+            self._take_back_flow()
         self._tx.__exit__(kind, error, trace)
         if kind is not None:
             return
@@ -138,9 +143,18 @@ class TransactionBase:
     def _get(self, seq: int) -> Sequence[Any] | None:
         return self.execute(_BY_SEQ, (seq,)).fetchone()  # type: ignore[no-any-return]
 
-    def _entered(self, lane: Lane, left: int, state: int, run_at: int | None) -> None:
+    def _take_back_flow(self) -> None:
+        """Nothing happens of what the limits of queues were told."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _entered(
+        self, lane: Lane, left: int, state: int, run_at: int | None, key: str | None
+    ) -> None:
         """A job became pending or scheduled: count it, and wake whoever waits for that."""
         self._moves.append((lane, left, state))
+        if lane.flow is not None and state == PENDING:
+            lane.flow.changed(key)
         if run_at is not None:
             self._core.on_scheduled(run_at)
         elif lane not in self._woken:

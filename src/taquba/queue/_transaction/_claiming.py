@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from taquba.queue._columns import (
     ATTEMPTS,
     CANCEL_REQUESTED,
+    FLOW_KEY,
     HEADERS,
     MAX_ATTEMPTS,
     PAYLOAD,
@@ -15,6 +18,7 @@ from taquba.queue._columns import (
     WIDTH,
 )
 from taquba.queue._core import Core, Lane
+from taquba.queue._flow import Flow
 from taquba.queue._leases import Lease
 from taquba.queue._records import Claim, Job
 from taquba.queue._transaction._base import CLAIMED, NOWHERE, PENDING
@@ -23,12 +27,14 @@ from taquba.queue._transaction._enqueueing import INSERT_JOB, Enqueueing
 __all__ = ["Claiming", "Successor"]
 
 # The rows as they are once they are claimed, and, behind them, the dedup key that is given up.
-_NEXT = (
+_AS_CLAIMED = (
     "SELECT seq, id, queue, 2, priority, attempts + 1, max_attempts, enqueued_at, NULL, ?,"
     " NULL, cancel_requested, NULL, last_error, headers, payload, woken_at, wake_payload,"
     " payload_ref, retry, error_type, traceback, flow_key, history, dedup_key"
-    " FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
+    " FROM jobs WHERE "
 )
+_NEXT = f"{_AS_CLAIMED} queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
+_IF_PENDING = f"{_AS_CLAIMED} seq = ? AND state = 0"
 _CLAIM = "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ? WHERE seq = ?"
 _CLAIM_AND_DROP_KEY = (
     "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ?, dedup_key = NULL WHERE seq = ?"
@@ -93,6 +99,8 @@ class Claiming(Enqueueing):
 
     def claim(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
         """Claim up to `count` pending jobs, first by priority, then in order of enqueueing."""
+        if lane.flow is not None:
+            return self._claim_limited(lane, lane.flow, count, lease_seconds)
         if self._deferred:
             if lane.counts[PENDING] == 0 and not self._woken:
                 # Nothing else is pending, so these are what the claim order puts first.
@@ -102,6 +110,10 @@ class Claiming(Enqueueing):
             return []
         now_ms = self._now_ms
         rows = self.execute(_NEXT, (now_ms, lane.number, count)).fetchall()
+        return self._take(lane, rows, lease_seconds)
+
+    def _take(self, lane: Lane, rows: list[tuple[Any, ...]], lease_seconds: float) -> list[Claim]:
+        now_ms = self._now_ms
         leases = self._core.leases
         claims: list[Claim] = []
         for row in rows:
@@ -115,6 +127,57 @@ class Claiming(Enqueueing):
             self._claimed.append(lease)
             claims.append(Claim(Job(row, lane.name), lease))
         return claims
+
+    def _claim_limited(
+        self, lane: Lane, flow: Flow, count: int, lease_seconds: float
+    ) -> list[Claim]:
+        """Claim what the queue's limits let through."""
+        if self._deferred:
+            self._write_deferred()
+        if lane.counts[PENDING] <= 0 and not self._moves:
+            return []
+        now_ms = self._now_ms
+        allowed = flow.allowed(count, now_ms)
+        claims: list[Claim] = []
+        if not flow.keyed:
+            if allowed:
+                rows = self.execute(_NEXT, (now_ms, lane.number, allowed)).fetchall()
+                claims = self._take(lane, rows, lease_seconds)
+                for row in rows:
+                    self._runs(flow, row)
+        else:
+            while len(claims) < allowed:
+                head = flow.next(self.execute, lane.number)
+                if head is None:
+                    break
+                row = self.execute(_IF_PENDING, (now_ms, head[0])).fetchone()
+                if row is None:
+                    flow.changed(head[1])
+                    continue
+                claims += self._take(lane, [row], lease_seconds)
+                self._runs(flow, row)
+        self._takes_tokens(flow, len(claims))
+        if flow.bucket is not None and len(claims) < count and not flow.bucket.available(now_ms):
+            self._core.on_dry(lane, flow.bucket.next_at_ms(now_ms))
+        return claims
+
+    def _runs(self, flow: Flow, row: Sequence[Any]) -> None:
+        flow.started(row[SEQ], row[FLOW_KEY] or "")
+        self._undo.append(partial(flow.ended, row[SEQ]))
+
+    def _takes_tokens(self, flow: Flow, number: int) -> None:
+        if number:
+            give_back = flow.take_tokens(number, self._now_ms)
+            if give_back is not None:
+                self._undo.append(give_back)
+
+    def _frees(self, lane: Lane, flow: Flow, seq: int) -> None:
+        """A claim ended, so another job may run."""
+        key = flow.ended(seq)
+        if key is not None:
+            self._undo.append(partial(flow.started, seq, key))
+            if lane not in self._woken:
+                self._woken.append(lane)
 
     def _claim_deferred(self, lane: Lane, count: int, lease_seconds: float) -> list[Claim]:
         now_ms = self._now_ms
@@ -141,4 +204,4 @@ class Claiming(Enqueueing):
         deferred, self._deferred = self._deferred, []
         for successor in deferred:
             self.execute(INSERT_JOB, successor.row(PENDING, self._now_ms))
-            self._entered(successor.lane, NOWHERE, PENDING, None)
+            self._entered(successor.lane, NOWHERE, PENDING, None, None)

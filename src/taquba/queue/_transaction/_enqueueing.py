@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taquba.errors import DuplicateJobId
+from taquba.errors import DuplicateJobId, QueueFull
 from taquba.queue import _validate
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects, NewJob
@@ -12,12 +12,15 @@ from taquba.queue._transaction._history import Recording
 
 __all__ = ["INSERT_JOB", "Enqueueing"]
 
+_WAITING = (PENDING, SCHEDULED)
 INSERT_JOB = (
     "INSERT INTO jobs (seq, id, queue, state, priority, attempts, max_attempts, enqueued_at,"
     " run_at, claimed_at, ended_at, cancel_requested, dedup_key, last_error, headers, payload)"
     " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 INSERT_STORED = INSERT_JOB.replace("payload)", "payload, payload_ref)").replace("?)", "?,?)")
+
+_INSERT_KEYED = INSERT_JOB.replace("payload)", "payload, flow_key)").replace("?)", "?,?)")
 
 
 class Enqueueing(Recording):
@@ -55,6 +58,7 @@ class Enqueueing(Recording):
             job.headers,
             job.payload,
             None if self._stored is None else self._stored.get(id(job)),
+            job.concurrency_key,
         )
         if job.retry is not None:
             self.execute("UPDATE jobs SET retry = ? WHERE seq = ?", (job.retry, seq))
@@ -71,6 +75,7 @@ class Enqueueing(Recording):
         headers: bytes | None,
         payload: bytes,
         stored: str | None = None,
+        key: str | None = None,
     ) -> str:
         state = PENDING if run_at is None else SCHEDULED
         row = (
@@ -90,11 +95,17 @@ class Enqueueing(Recording):
             None,
             headers,
         )
-        if stored is None:
+        if key is None and lane.flow is not None and lane.flow.keyed:
+            key = ""
+        if stored is not None:
+            self.execute(INSERT_STORED, (*row, b"", stored))
+            if key is not None:
+                self.execute("UPDATE jobs SET flow_key = ? WHERE seq = ?", (key, row[0]))
+        elif key is None:
             self.execute(INSERT_JOB, (*row, payload))
         else:
-            self.execute(INSERT_STORED, (*row, b"", stored))
-        self._entered(lane, NOWHERE, state, run_at)
+            self.execute(_INSERT_KEYED, (*row, payload, key))
+        self._entered(lane, NOWHERE, state, run_at, key)
         return job_id
 
     def apply(self, effects: Effects | None) -> tuple[Enqueued, ...]:
@@ -107,6 +118,30 @@ class Enqueueing(Recording):
         for key in effects.deletes:
             self.delete(key)
         return results
+
+    def check_depth(self) -> None:
+        """Refuse everything, if a queue would have more waiting jobs than it may.
+
+        Raises:
+            QueueFull: One would.
+        """
+        more: dict[Lane, int] = {}
+        for lane, left, entered in self._moves:
+            if lane.config.max_depth is not None:
+                step = (entered in _WAITING) - (left in _WAITING)
+                more[lane] = more.get(lane, 0) + step
+        for lane, number in more.items():
+            limit = lane.config.max_depth
+            depth = lane.counts[PENDING] + lane.counts[SCHEDULED]
+            if limit is not None and number > 0 and depth + number > limit:
+                raise QueueFull(
+                    f"queue {lane.name!r} has {depth:,} jobs waiting and may have {limit:,}, so "
+                    f"{number:,} more were refused: try again when some are done, add workers, "
+                    "or raise max_depth in its QueueConfig",
+                    queue=lane.name,
+                    depth=depth,
+                    limit=limit,
+                )
 
     def holds(self, key: bytes, expected: bytes | None) -> bool:
         """Whether a key of the key-value store has this value; None: whether it is absent."""

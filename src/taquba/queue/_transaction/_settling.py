@@ -11,6 +11,7 @@ from taquba.queue import _validate
 from taquba.queue._columns import (
     ATTEMPTS,
     ENDED_AT,
+    FLOW_KEY,
     HEADERS,
     HISTORY,
     ID,
@@ -76,7 +77,7 @@ class Settling(Claiming):
         row = claim.job._row
         lane = self._settle(claim)
         self._finish(lane, row)
-        if self._defer and delay is None:
+        if self._defer and delay is None and lane.flow is None and row[FLOW_KEY] is None:
             job_id = self._core.ids.next()
             self._deferred.append(Successor(lane, self._core.take_seq(), job_id, claim, payload))
             return job_id
@@ -89,6 +90,7 @@ class Settling(Claiming):
             None,
             row[HEADERS],
             payload,
+            key=row[FLOW_KEY],
         )
 
     def release(self, claim: Claim) -> None:
@@ -103,7 +105,7 @@ class Settling(Claiming):
             "UPDATE jobs SET state = 0, attempts = ?, claimed_at = NULL WHERE seq = ?",
             (row[ATTEMPTS] - 1, row[SEQ]),
         )
-        self._entered(lane, CLAIMED, PENDING, None)
+        self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
 
     def postpone(self, claim: Claim, error: str, delay_ms: int) -> None:
         """Give a job back untouched, but not before some time: its attempt does not count.
@@ -119,7 +121,7 @@ class Settling(Claiming):
             " last_error = ? WHERE seq = ?",
             (row[ATTEMPTS] - 1, run_at, error, row[SEQ]),
         )
-        self._entered(lane, CLAIMED, SCHEDULED, run_at)
+        self._entered(lane, CLAIMED, SCHEDULED, run_at, row[FLOW_KEY])
 
     def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
         """The job is done.
@@ -168,7 +170,7 @@ class Settling(Claiming):
             _RETRY,
             (state, due, failure.text, failure.kind, failure.traceback, history, row[SEQ]),
         )
-        self._entered(lane, CLAIMED, state, due)
+        self._entered(lane, CLAIMED, state, due, row[FLOW_KEY])
         return Settled(JobState(state))
 
     def dead_letter(
@@ -200,6 +202,8 @@ class Settling(Claiming):
         row = self._get(lease.seq)
         self._ended.append(lease)
         lane = self._core.lanes_by_number[lease.queue_number]
+        if lane.flow is not None:
+            self._frees(lane, lane.flow, lease.seq)
         if row is None or row[STATE] != CLAIMED:
             return
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
@@ -223,7 +227,7 @@ class Settling(Claiming):
             "UPDATE jobs SET state = 0, claimed_at = NULL, history = ? WHERE seq = ?",
             (self._note(row, outcome), lease.seq),
         )
-        self._entered(lane, CLAIMED, PENDING, None)
+        self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
 
     def _settle(self, claim: Claim) -> Lane:
         """Check that the claim still holds its job, and end it."""
@@ -234,7 +238,10 @@ class Settling(Claiming):
                 "the job was given to another worker. Nothing of this settlement was applied"
             )
         self._ended.append(lease)
-        return self._core.lanes_by_number[lease.queue_number]
+        lane = self._core.lanes_by_number[lease.queue_number]
+        if lane.flow is not None:
+            self._frees(lane, lane.flow, lease.seq)
+        return lane
 
     def _finish(self, lane: Lane, row: Sequence[Any]) -> None:
         if self._core.watched:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from taquba.errors import InvalidState, JobNotFound
 from taquba.queue import _validate
-from taquba.queue._columns import CANCEL_REQUESTED, HISTORY, PAYLOAD_REF, QUEUE, SEQ, STATE
+from taquba.queue._columns import (
+    CANCEL_REQUESTED,
+    FLOW_KEY,
+    HISTORY,
+    PAYLOAD_REF,
+    QUEUE,
+    SEQ,
+    STATE,
+)
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
 from taquba.queue._leases import Lease
@@ -38,7 +46,11 @@ class Unclaimed(Settling):
         ).fetchall()
         for seq, number in rows:
             self.execute("UPDATE jobs SET state = 0, run_at = NULL WHERE seq = ?", (seq,))
-            self._entered(self._core.lanes_by_number[number], SCHEDULED, PENDING, None)
+            lane = self._core.lanes_by_number[number]
+            key = None
+            if lane.flow is not None:
+                (key,) = self.execute("SELECT flow_key FROM jobs WHERE seq = ?", (seq,)).fetchone()
+            self._entered(lane, SCHEDULED, PENDING, None, key)
         return len(rows)
 
     def wake(self, job_id: str, payload: bytes | None = None) -> Woken:
@@ -53,7 +65,8 @@ class Unclaimed(Settling):
             " WHERE seq = ?",
             (self._now_ms, payload, row[SEQ]),
         )
-        self._entered(self._core.lanes_by_number[row[QUEUE]], SCHEDULED, PENDING, None)
+        lane = self._core.lanes_by_number[row[QUEUE]]
+        self._entered(lane, SCHEDULED, PENDING, None, row[FLOW_KEY])
         return Woken(WakeOutcome.WOKEN)
 
     def claim_by_id(self, job_id: str, lease_seconds: float | None = None) -> Claim:
@@ -63,7 +76,7 @@ class Unclaimed(Settling):
 
         Raises:
             JobNotFound: There is no such job.
-            InvalidState: The job is claimed, done or dead.
+            InvalidState: The job is claimed, done or dead, or a limit of its queue is used up.
         """
         if self._deferred:
             self._write_deferred()
@@ -75,6 +88,16 @@ class Unclaimed(Settling):
             state = JobState(before).name.lower()
             raise InvalidState(f"job {job_id!r} is {state}: only a job that waits can be claimed")
         lane = self._core.lanes_by_number[row[QUEUE]]
+        flow = lane.flow
+        if flow is not None:
+            limit = flow.refuses(row[FLOW_KEY] or "", self._now_ms)
+            if limit is not None:
+                raise InvalidState(
+                    f"job {job_id!r} cannot be claimed now: {limit} of queue {lane.name!r} is used "
+                    "up. Try again when a claim of it has ended, or with the next token"
+                )
+            self._runs(flow, row)
+            self._takes_tokens(flow, 1)
         self.execute(
             "UPDATE jobs SET state = 2, attempts = attempts + 1, claimed_at = ?, run_at = NULL,"
             " dedup_key = NULL WHERE seq = ?",
@@ -132,7 +155,8 @@ class Unclaimed(Settling):
             " history = ? WHERE seq = ?",
             (self._note(row, AttemptOutcome.REQUEUED), row[SEQ]),
         )
-        self._entered(self._core.lanes_by_number[row[QUEUE]], DEAD, PENDING, None)
+        lane = self._core.lanes_by_number[row[QUEUE]]
+        self._entered(lane, DEAD, PENDING, None, row[FLOW_KEY])
 
     def remove_ended(self, lane: Lane, state: JobState, before_ms: float, limit: int) -> int:
         """Remove kept records that ended at or before a time; how many."""
