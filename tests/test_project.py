@@ -204,7 +204,7 @@ PUBLIC = {
         Succeed TerminalStatus TransientError WorkflowRuntime
     """,
     "taquba.testing": """
-        FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
+        InMemoryMetrics FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
         delivery
     """,
 }

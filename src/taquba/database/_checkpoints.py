@@ -10,6 +10,7 @@ import asyncio
 import copy
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
@@ -144,6 +145,8 @@ class Checkpointer:
         self.seq = None if base is None else base.position.seq
         """Place of the newest checkpoint."""
         self.taken = 0
+        self.on_taken: Callable[[float, int], None] | None = None
+        """Told how long a checkpoint took, in seconds, and how many bytes were stored."""
         self._note_due()
 
     @property
@@ -248,6 +251,7 @@ class Checkpointer:
         self._due.clear()
         if self._state.come_to_rest() and self._journal.position.seq == self.seq:
             return
+        began, stored = self._clock.monotonic(), self.bytes_uploaded
         async with scratch_folder(self._config.scratch) as folder:
             path = os.path.join(folder, "checkpoint.db")
             async with self.copying:
@@ -281,6 +285,8 @@ class Checkpointer:
         self.seq = copied.position.seq
         self.taken += 1
         self._collector.published(published, contents)
+        if self.on_taken is not None:
+            self.on_taken(self._clock.monotonic() - began, self.bytes_uploaded - stored)
 
     async def _make_copy(self, path: str) -> _Copied:
         running = _Copy(self._state, path, self._config.pages_per_step, self._clock)

@@ -389,6 +389,19 @@ class Database:
         """Call this when the database stops: by itself, or because it is closed."""
         self._failure_callbacks.append(callback)
 
+    def watch(
+        self,
+        *,
+        stored: Callable[[float, int], None],
+        retried: Callable[[], None],
+        checkpointed: Callable[[float, int], None],
+    ) -> None:
+        """Be told of journal entries, see `Journal.watch`; and of each checkpoint, with the
+        seconds that it took and the bytes stored for it. None of them may raise.
+        """
+        self._journal.watch(stored=stored, retried=retried)
+        self._checkpointer.on_taken = checkpointed
+
     @property
     def position(self) -> Position:
         """Place in the journal of the last seal."""

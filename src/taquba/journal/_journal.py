@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from taquba.clock import Clock, wait_for_event
 from taquba.errors import Closed, CommitUnknown, InvalidArgument, TaqubaError
@@ -353,6 +354,13 @@ class Journal:
     def failure(self) -> TaqubaError | None:
         """What stopped the journal, if it did not stop because it was closed."""
         return self._failure
+
+    def watch(self, *, stored: Callable[[float, int], None], retried: Callable[[], None]) -> None:
+        """Be told of each entry that is stored, with the seconds since it was sealed and its
+        bytes; and of each that is tried again. Neither may raise.
+        """
+        self._pipeline.on_stored = stored
+        self._pipeline.on_retry = retried
 
     def statistics(self) -> JournalStatistics:
         """Counts since the journal was opened."""

@@ -27,6 +27,7 @@ class Flight:
     seq: int
     data: bytes
     ticket: int
+    sealed_at: float
     stored: bool = False
     failing: bool = False
 
@@ -79,6 +80,10 @@ class Pipeline:
         self.failed_puts = 0
         self.entries = 0
         self.bytes = 0
+        self.on_stored: Callable[[float, int], None] | None = None
+        """Told how long an entry took to be stored, in seconds, and of its size."""
+        self.on_retry: Callable[[], None] | None = None
+        """Told when storing an entry is tried again."""
 
     @property
     def outstanding(self) -> int:
@@ -92,7 +97,7 @@ class Pipeline:
 
     def push(self, seq: int, data: bytes, ticket: int) -> None:
         """Store an entry; `ticket` is done with it."""
-        self._flights.append(Flight(seq, data, ticket))
+        self._flights.append(Flight(seq, data, ticket, self._clock.monotonic()))
         self.unacknowledged_bytes += len(data)
         self._send()
 
@@ -143,12 +148,16 @@ class Pipeline:
             self.entries += 1
             self.bytes += len(first.data)
             self._acknowledge(first.seq, first.ticket)
+            if self.on_stored is not None:
+                self.on_stored(self._clock.monotonic() - first.sealed_at, len(first.data))
         if moved:
             self._send()
             self._progress()
 
     def _note_failure(self, flight: Flight, error: Exception) -> None:
         self.failed_puts += 1
+        if self.on_retry is not None:
+            self.on_retry()
         is_news = type(self.trouble) is not type(error)
         self.trouble = error
         if not flight.failing:

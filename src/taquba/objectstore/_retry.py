@@ -48,13 +48,17 @@ class RetryPolicy:
 class Attempts:
     """The repetitions of one request."""
 
-    def __init__(self, clock: Clock, policy: RetryPolicy) -> None:
+    def __init__(
+        self, clock: Clock, policy: RetryPolicy, on_retry: Callable[[], None] | None = None
+    ) -> None:
         """Args:
         clock: Where waiting and jitter come from.
         policy: The bounds.
+        on_retry: Told of each repetition.
         """
         self._clock = clock
         self._policy = policy
+        self._on_retry = on_retry
         self._first = seconds(policy.first_delay, name="first_delay")
         self._max = seconds(policy.max_delay, name="max_delay")
         self._end = clock.monotonic() + seconds(policy.total, name="total")
@@ -69,6 +73,8 @@ class Attempts:
         if self._made >= self._policy.attempts or self._clock.monotonic() + delay > self._end:
             raise error
         logger.debug("attempt %d failed, the next in %.2f s: %s", self._made, delay, error)
+        if self._on_retry is not None:
+            self._on_retry()
         await self._clock.sleep(delay)
 
 
@@ -93,6 +99,7 @@ class RetryingStore:
         self._store = store
         self._clock = clock
         self._policy = RetryPolicy() if policy is None else policy
+        self._on_retry: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"RetryingStore({self._store!r})"
@@ -200,7 +207,13 @@ class RetryingStore:
         await self._store.close()
 
     def _attempts(self) -> Attempts:
-        return Attempts(self._clock, self._policy)
+        return Attempts(self._clock, self._policy, self._on_retry)
+
+    def _with(self, store: ObjectStore, on_retry: Callable[[], None]) -> RetryingStore:
+        """The same above another store, telling of each repetition."""
+        retrying = RetryingStore(store, clock=self._clock, policy=self._policy)
+        retrying._on_retry = on_retry
+        return retrying
 
     async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
         attempts = self._attempts()

@@ -16,6 +16,7 @@ import anyio
 from taquba._checks import is_async, shown
 from taquba.clock import Clock
 from taquba.errors import InvalidArgument, InvalidType, TransientError
+from taquba.logs import about
 from taquba.queue._core import logger
 from taquba.queue._delivery import Delivery, JobView
 from taquba.queue._outcomes import Result
@@ -164,6 +165,7 @@ class InExecutor:
             logger.warning(
                 "the handler of job %s runs on in its executor, and its job is given back",
                 delivery.job.id,
+                extra=about(delivery.job),
             )
         result.add_done_callback(_ignore)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from taquba.clock import Duration, seconds
+from taquba.metrics import ACK_DURATION, CLAIM_DURATION, Instrument
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_claim, check_effects
 from taquba.queue._completions import wait_for_future
@@ -14,9 +16,11 @@ from taquba.queue._core import Lane
 from taquba.queue._delivering import deliver
 from taquba.queue._effects import Effects
 from taquba.queue._failure import failure_of
+from taquba.queue._measuring import measured
 from taquba.queue._records import Claim, Settled
 from taquba.queue._transaction import QueueTransaction
 from taquba.queue._waiting import Waiter, WaitingClaims
+from taquba.tracing import Operation
 
 __all__ = ["Consuming"]
 
@@ -69,12 +73,17 @@ class Consuming(Calls):
         held = _validate.lease_seconds(lane.config.lease if lease is None else lease)
         patience = seconds(wait, name="wait")
         await self._core.database.admit()
+        observer = self._core.observer
+        began = 0.0 if observer is None else observer.began()
         with QueueTransaction(self._core) as tx:
             claims = tx.claim(lane, count, held) if count else []
         if not claims and count and patience:
             tx, claims = await self._wait_for_claims(tx, lane, Waiter(count, held), patience)
+            began = 0.0 if observer is None else observer.began()
         try:
             await tx.durable()
+            if observer is not None and claims:
+                observer.took(CLAIM_DURATION, name, began)
             return await deliver(self._core, claims)
         except asyncio.CancelledError:
             self._release(claims)
@@ -143,8 +152,9 @@ class Consuming(Calls):
         """
         check_claim(claim)
         check_effects(effects)
-        async with self._committing(effects) as tx:
-            return tx.ack(claim, effects)
+        with self._settling(claim, ACK_DURATION):
+            async with self._committing(effects) as tx:
+                return tx.ack(claim, effects)
 
     async def nack(
         self,
@@ -173,8 +183,9 @@ class Consuming(Calls):
         check_claim(claim)
         check_effects(effects)
         failure = failure_of(error, retry_after=retry_after, retry_at=retry_at)
-        async with self._committing(effects) as tx:
-            return tx.nack(claim, failure, effects)
+        with self._settling(claim):
+            async with self._committing(effects) as tx:
+                return tx.nack(claim, failure, effects)
 
     async def dead_letter(
         self, claim: Claim, error: BaseException | str, effects: Effects | None = None
@@ -188,5 +199,17 @@ class Consuming(Calls):
         check_claim(claim)
         check_effects(effects)
         failure = failure_of(error)
-        async with self._committing(effects) as tx:
-            return tx.dead_letter(claim, failure, effects)
+        with self._settling(claim):
+            async with self._committing(effects) as tx:
+                return tx.dead_letter(claim, failure, effects)
+
+    def _settling(
+        self, claim: Claim, instrument: Instrument | None = None
+    ) -> AbstractContextManager[None]:
+        core, job = self._core, claim.job
+        operation = None
+        if core.tracing is not None:
+            operation = Operation(
+                kind="settle", queue=job.queue, job_id=job.id, attempt=job.attempts
+            )
+        return measured(core, instrument, operation, job.queue)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from taquba.clock import Clock
     from taquba.database import Database
     from taquba.errors import TaqubaError
+    from taquba.queue._observer import Observer
     from taquba.queue._payload_objects import PayloadReader
     from taquba.queue._payloads import Payloads
     from taquba.queue._records import Job
     from taquba.queue._transaction import QueueTransaction
     from taquba.queue._waiting import WaitingClaims
+    from taquba.tracing import Tracing
 
 __all__ = ["Core", "Lane", "OwnState", "logger"]
 
@@ -105,6 +107,9 @@ class Core:
         """Jobs for whose end somebody waits."""
         self.waiting: dict[int, WaitingClaims] = {}
         """Calls that wait for jobs, by the numbers of their queues."""
+        self.observer: Observer | None = None
+        """Who counts what is committed, if somebody does."""
+        self.tracing: Tracing | None = None
         self._load()
         database.before_seal(self._write_counters)
         database.on_failure(self.stopped)

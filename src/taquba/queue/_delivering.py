@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from taquba.errors import CorruptStore, PayloadMissing
+from taquba.logs import about
 from taquba.queue._columns import ATTEMPTS, PAYLOAD_REF, SEQ
 from taquba.queue._config import MAX_PAYLOAD_SIZE
 from taquba.queue._payload_objects import PayloadRef
@@ -89,13 +90,17 @@ def _take_back(core: Core, claim: Claim, error: Exception) -> None:
     job = claim.job
     with QueueTransaction(core) as tx:
         if isinstance(error, (PayloadMissing, CorruptStore)):
-            logger.warning("job %s on queue %s is dead: %s", job.id, job.queue, error)
+            logger.warning(
+                "job %s on queue %s is dead: %s", job.id, job.queue, error, extra=about(job)
+            )
             tx.dead_letter(claim, text)
             hook = core.lane(job.queue).dead_letter_hook
             if hook is not None:
                 hook(tx, Job(tuple(tx._get(job._row[SEQ]) or ()), job.queue))
         else:
-            logger.warning("job %s on queue %s is postponed: %s", job.id, job.queue, error)
+            logger.warning(
+                "job %s on queue %s is postponed: %s", job.id, job.queue, error, extra=about(job)
+            )
             policy = job.retry or core.lane(job.queue).retry
             backoff = policy.delay_ms(job._row[ATTEMPTS], core.clock.random())
             tx.postpone(claim, text, max(backoff, _LEAST_DELAY_MS))

@@ -12,6 +12,8 @@ import anyio
 
 from taquba._checks import whole, wrong_type
 from taquba.errors import ClaimLost, PermanentError
+from taquba.logs import about, running_job
+from taquba.metrics import ACK_DURATION, CLAIM_DURATION
 from taquba.queue import _validate
 from taquba.queue._columns import PAYLOAD_REF
 from taquba.queue._core import Core, logger
@@ -20,12 +22,14 @@ from taquba.queue._failure import failure_of
 from taquba.queue._reaping import handler_ended
 from taquba.queue._shares import FairShares
 from taquba.queue._transaction import QueueTransaction
+from taquba.tracing import Operation
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from taquba.queue._effects import Effects
     from taquba.queue._records import Claim
+    from taquba.tracing import Tracing
 
 __all__ = ["Engine", "OnError", "Settlement", "Work", "failed_attempt"]
 
@@ -58,12 +62,14 @@ class _Finished(NamedTuple):
 class _Slot:
     """A task that works on one job after the other; holds the lease of the one it is at."""
 
-    __slots__ = ("_task", "cancelled", "grace")
+    __slots__ = ("_task", "cancelled", "grace", "span")
 
     def __init__(self, task: asyncio.Task[Any], grace: float) -> None:
         self._task = task
         self.grace = grace
         self.cancelled = False
+        self.span: object = None
+        """Of the handler that ran last, if that is traced, until what it says is settled."""
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -275,11 +281,13 @@ class Engine:
             with QueueTransaction(self._core) as tx:
                 settlement(tx)
         except ClaimLost as error:
-            logger.warning("a late settlement was refused: %s", error)
+            logger.warning("a late settlement was refused: %s", error, extra=about(claim.job))
         except Exception as error:
             if self._core.database.stopped is not None:
                 raise
-            logger.warning("job %s could not be settled: %s", claim.job.id, error)
+            logger.warning(
+                "job %s could not be settled: %s", claim.job.id, error, extra=about(claim.job)
+            )
             if claim.is_live:
                 with QueueTransaction(self._core) as tx:
                     self._on_error(claim, error)(tx)
@@ -300,8 +308,16 @@ class Engine:
         group = self._group
         assert group is not None
         waiting = [x.next_claim for x in batch]
+        observer = self._core.observer
+        began = 0.0 if observer is None else observer.began()
         try:
             await tx.durable()
+            if observer is not None:
+                for finished in batch:
+                    if finished.settlement is not None:
+                        observer.took(ACK_DURATION, finished.claim.job.queue, began)
+                for queue in {claim.job.queue for claim in claims}:
+                    observer.took(CLAIM_DURATION, queue, began)
             for claim in claims:
                 while waiting and waiting[-1].done():  # its slot was cancelled
                     waiting.pop()
@@ -327,6 +343,7 @@ class Engine:
         task = asyncio.current_task()
         assert task is not None
         slot = _Slot(task, self._cancel_grace)
+        running_job.set(None)  # not the one whose handler enqueued what this begins with
         while claim is not None:
             try:
                 settlement = await self._handle(claim, slot)
@@ -338,11 +355,37 @@ class Engine:
             if not self._flush_is_due:
                 self._flush_soon()
             try:
-                claim = await next_claim
+                if slot.span is None:
+                    claim = await next_claim
+                else:
+                    claim = await self._settled(claim, slot, next_claim)
             except BaseException:
                 if next_claim.done() and not next_claim.cancelled():
                     self._give_back([x for x in (next_claim.result(),) if x is not None])
                 raise
+
+    async def _settled(
+        self, claim: Claim, slot: _Slot, next_claim: asyncio.Future[Claim | None]
+    ) -> Claim | None:
+        tracing, parent, job = self._core.tracing, slot.span, claim.job
+        slot.span = None
+        assert tracing is not None
+        with tracing.span(
+            Operation(kind="settle", queue=job.queue, job_id=job.id, attempt=job.attempts), parent
+        ):
+            return await next_claim
+
+    async def _traced(self, claim: Claim, slot: _Slot, tracing: Tracing) -> Settlement:
+        job = claim.job
+        operation = Operation(
+            kind="handle",
+            queue=job.queue,
+            job_id=job.id,
+            attempt=job.attempts,
+            headers=job.headers,
+        )
+        with tracing.span(operation) as slot.span:
+            return await self._work(claim)
 
     async def _handle(self, claim: Claim, slot: _Slot) -> Settlement | None:
         """Do the work; None when the lease expired meanwhile."""
@@ -354,13 +397,20 @@ class Engine:
         lease.holder = slot
         if self._bounded:
             lease.begin(self._job_timeout, keep=self._keep_leases)
+        tracing = self._core.tracing
+        token = running_job.set(claim.job)
         try:
-            settlement = await self._work(claim)
+            if tracing is None:
+                settlement = await self._work(claim)
+            else:
+                settlement = await self._traced(claim, slot, tracing)
             if not callable(settlement):  # it is the caller's code
                 raise wrong_type("a handler must return how to settle its claim", settlement)
             return settlement
         except Exception as error:
-            logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
+            logger.warning(
+                "the handler of job %s failed", claim.job.id, exc_info=True, extra=about(claim.job)
+            )
             if slot.cancelled:
                 return None
             return self._on_error(claim, error)
@@ -372,6 +422,7 @@ class Engine:
             # Nobody cancelled this task: something inside the handler raised it by itself.
             return self._on_error(claim, error)
         finally:
+            running_job.reset(token)
             lease.holder = None
             if slot.cancelled:
                 slot.uncancel()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from taquba.clock import Duration, seconds
 from taquba.errors import InvalidArgument, TaqubaError
+from taquba.metrics import HEARTBEAT_FAILURES
 from taquba.queue._core import Core, logger
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class Pulse:
                 await asyncio.gather(stored, patience, return_exceptions=True)
 
     def _note(self, what: str) -> None:
+        if self._core.observer is not None:
+            self._core.observer.meter.add(HEARTBEAT_FAILURES, 1)
         if not self._late:
             self._late = True
             logger.warning("a heartbeat %s; the next ones follow", what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, final
 
 from taquba.clock import Clock
@@ -117,14 +117,20 @@ class Lease:
         """Let the lease end `duration` seconds from now; that can also shorten it."""
         self.check()
         if not self.kept:
-            self.expires_at = min(self.registry.clock.monotonic() + duration, self.deadline)
+            self._move(min(self.registry.clock.monotonic() + duration, self.deadline))
             self.registry.note_expiry(self.expires_at)
 
     def ensure_at_least(self, remaining: float) -> None:
         """Extend the lease, if it would end sooner than `remaining` + 5 seconds from now."""
         self.check()
         wanted = self.registry.clock.monotonic() + remaining + SAFETY_MARGIN
-        self.expires_at = max(self.expires_at, min(wanted, self.deadline))
+        self._move(max(self.expires_at, min(wanted, self.deadline)))
+
+    def _move(self, expires_at: float) -> None:
+        if expires_at != self.expires_at:
+            self.expires_at = expires_at
+            if self.registry.on_renewed is not None:
+                self.registry.on_renewed(self.queue_number)
 
     def begin(self, limit: float, *, keep: bool) -> None:
         """The holder begins: it has `limit` seconds; with `keep`, it need not renew the lease.
@@ -179,6 +185,8 @@ class LeaseRegistry:
         self.overdue: dict[int, Lease] = {}
         """Leases that expired, and whose holders have not stopped yet."""
         self.changed = asyncio.Event()
+        self.on_renewed: Callable[[int], None] | None = None
+        """Told the number of the queue, when a holder moved an expiry."""
         self._earliest = float("inf")
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from datetime import datetime
 from taquba._checks import whole
 from taquba.clock import Duration
 from taquba.errors import InvalidState, JobNotFound, TaqubaError
+from taquba.logs import about
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_effects
 from taquba.queue._columns import JOB_COLUMNS, QUEUE, SEQ, STATE
@@ -123,7 +124,9 @@ class Managing(Calls):
         try:
             data = await self.read_payload(job)
         except TaqubaError as error:
-            logger.warning("job %s ended, and its payload cannot be read: %s", job.id, error)
+            logger.warning(
+                "job %s ended, and its payload cannot be read: %s", job.id, error, extra=about(job)
+            )
             return completion
         return Completion(completion.outcome, job._with_payload(data))
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from taquba._checks import wrong_type
 from taquba.clock import Duration
 from taquba.errors import InvalidArgument
+from taquba.metrics import ENQUEUE_DURATION
 from taquba.queue import _validate
 from taquba.queue._calls import Calls, check_effects
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
+from taquba.queue._measuring import measured
 from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
 from taquba.queue._records import Committed, Enqueued
 from taquba.queue._retry import RetryPolicy
+from taquba.tracing import Operation
 
 __all__ = ["Producing"]
 
@@ -99,12 +103,13 @@ class Producing(Calls):
             job, staged = await payloads.stage_stream(job, stream)
         elif len(job.payload) > payloads.above:
             large = (job,)
-        async with self._committing(effects, large, staged) as tx:
-            enqueued = tx.enqueue(job)
-            if effects and enqueued.created:
-                enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
-            if self._core.capped:
-                tx.check_depth()
+        with self._enqueueing(job.queue, job_id):
+            async with self._committing(effects, large, staged) as tx:
+                enqueued = tx.enqueue(job)
+                if effects and enqueued.created:
+                    enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
+                if self._core.capped:
+                    tx.check_depth()
         return enqueued
 
     async def enqueue_many(
@@ -156,11 +161,22 @@ class Producing(Calls):
         if not jobs:
             return []
         above = self._core.payloads.above
-        async with self._committing(None, [x for x in jobs if len(x.payload) > above]) as tx:
-            added = [tx.enqueue(job) for job in jobs]
-            if self._core.capped:
-                tx.check_depth()
+        large = [x for x in jobs if len(x.payload) > above]
+        with self._enqueueing(jobs[0].queue, None, len(jobs)):
+            async with self._committing(None, large) as tx:
+                added = [tx.enqueue(job) for job in jobs]
+                if self._core.capped:
+                    tx.check_depth()
         return added
+
+    def _enqueueing(
+        self, queue: str, job_id: str | None, count: int | None = None
+    ) -> AbstractContextManager[None]:
+        core = self._core
+        operation = None
+        if core.tracing is not None:
+            operation = Operation(kind="enqueue", queue=queue, job_id=job_id, count=count)
+        return measured(core, ENQUEUE_DURATION, operation, queue)
 
     async def commit(self, effects: Effects) -> Committed:
         """Enqueue jobs, each with its own options, and write and delete keys: all or nothing.

@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeVar, final
 from taquba._checks import whole, wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
-from taquba.errors import (
-    TaqubaError,
-)
+from taquba.errors import InvalidArgument, TaqubaError
 from taquba.journal import JournalConfig
+from taquba.metrics import Metrics
 from taquba.objectstore import ObjectStore
+from taquba.objectstore._counting import counted
 from taquba.queue import _validate
 from taquba.queue._background import Background
 from taquba.queue._calling import Handler
@@ -32,12 +32,14 @@ from taquba.queue._flow_keys import mark_keys
 from taquba.queue._heartbeat import Pulse, heartbeat_interval
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
+from taquba.queue._observer import Meter, Observer
 from taquba.queue._opening import Opening, open_target
 from taquba.queue._payloads import Payloads
 from taquba.queue._producing import Producing
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
 from taquba.queue._worker import Worker
+from taquba.tracing import Tracing
 
 __all__ = ["Queue"]
 
@@ -96,6 +98,9 @@ class Queue(Producing, Consuming, Managing):
         state: Literal["memory", "disk"] = "memory",
         scratch: str | os.PathLike[str] | None = None,
         offload_payloads_above: int | None = OFFLOAD_PAYLOADS_ABOVE,
+        metrics: Metrics | None = None,
+        metrics_interval: Duration | None = None,
+        tracing: Tracing | None = None,
         heartbeat: Duration | None = None,
     ) -> Opening[Queue]:
         """Open a store, and take it over from whoever had it.
@@ -124,6 +129,12 @@ class Queue(Producing, Consuming, Managing):
             heartbeat: Time between two signs of life, 0.1 seconds to a day, which whoever can
                 read the store sees: see `heartbeat()`. Each is a write. None: an idle queue
                 writes nothing.
+
+            metrics: Where measurements go, see `taquba.metrics`; None measures nothing.
+            metrics_interval: How often gauges are told to `metrics`, and the event loop's lag is
+                measured. None: gauges are read when `metrics` asks for them, and an idle
+                process does nothing.
+            tracing: Makes spans of what happens to jobs, see `taquba.tracing`.
 
         Returns:
             Something to ``await``, or to use with ``async with``, which also closes.
@@ -155,12 +166,24 @@ class Queue(Producing, Consuming, Managing):
         beat_every = heartbeat_interval(heartbeat)
         if offload_payloads_above is not None:
             whole(offload_payloads_above, "offload_payloads_above", 0, MAX_PAYLOAD_SIZE)
+        if metrics is not None and (isinstance(metrics, type) or not isinstance(metrics, Metrics)):
+            raise wrong_type("metrics must have the methods of taquba.metrics.Metrics", metrics)
+        if tracing is not None and (isinstance(tracing, type) or not isinstance(tracing, Tracing)):
+            raise wrong_type("tracing must have the methods of taquba.tracing.Tracing", tracing)
+        sample_every = None
+        if metrics_interval is not None:
+            sample_every = seconds(metrics_interval, name="metrics_interval")
+            if sample_every == 0 or metrics is None:
+                raise InvalidArgument("metrics_interval must be more than 0, and go with metrics")
         database_config = DatabaseConfig(retain_history=retain_history, state=state, scratch=folder)
 
         async def opening() -> Queue:
             used_clock = clock or SystemClock()
             store, owned = await open_target(target, storage_options)
             database: Database | None = None
+            meter = None if metrics is None else Meter(metrics)
+            if meter is not None:
+                store = counted(store, meter.requested, meter.retried)
             try:
                 database = await Database.open(
                     store,
@@ -183,6 +206,9 @@ class Queue(Producing, Consuming, Managing):
                 await mark_keys(core)
                 pulse = Pulse(core, beat_every)
                 await pulse.begin()
+                core.tracing = tracing
+                if meter is not None:
+                    Observer(core, meter, sample_every).start()
                 return cls(
                     core=core,
                     pulse=pulse,
@@ -226,6 +252,8 @@ class Queue(Producing, Consuming, Managing):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._core.observer is not None:
+            await self._core.observer.stop()
         self._background_task.cancel()
         await asyncio.gather(self._background_task, return_exceptions=True)
         await self._core.payloads.close(min(self._close_timeout, _PATIENCE))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from taquba.logs import fields
+from taquba.metrics import LEASES_EXPIRED
 from taquba.queue._core import Core, logger
 from taquba.queue._leases import Lease
 from taquba.queue._transaction import QueueTransaction
@@ -22,26 +26,44 @@ def reap_due(core: Core) -> int:
     held = [(lease, lease.holder) for lease in due if lease.live]
     free = [lease for lease, holder in held if holder is None]
     late = [lease for lease in due if not lease.live]
+    known = {id(lease): _known(core, lease) for lease in due}
+    if core.observer is not None:
+        for lease, _ in held:
+            core.observer.count(LEASES_EXPIRED, lease.queue_number)
     if free or late:
         _take_back(core, [*free, *late])
     for lease in free:
-        logger.warning("the lease on job no. %d expired; it is taken back", lease.seq)
-    for lease in late:
+        about = known[id(lease)]
         logger.warning(
-            "the handler of job no. %d did not stop when it was cancelled; its job is taken back "
+            "the lease on job %s expired; it is taken back", about["taquba_job_id"], extra=about
+        )
+    for lease in late:
+        about = known[id(lease)]
+        logger.warning(
+            "the handler of job %s did not stop when it was cancelled; its job is taken back "
             "all the same, and may be worked on twice at once",
-            lease.seq,
+            about["taquba_job_id"],
+            extra=about,
         )
     for lease, holder in held:
         if holder is not None:
             leases.expire(lease, holder)
+            about = known[id(lease)]
             logger.warning(
-                "job no. %d %s; its handler is cancelled",
-                lease.seq,
+                "job %s %s; its handler is cancelled",
+                about["taquba_job_id"],
                 "took too long" if lease.timed_out else "was not settled before its lease expired",
+                extra=about,
             )
             holder.cancel()
     return len(due)
+
+
+def _known(core: Core, lease: Lease) -> dict[str, Any]:
+    """What log records about the job of this lease tell of it."""
+    row = core.database.execute("SELECT id, attempts FROM jobs WHERE seq = ?", (lease.seq,))
+    job_id, attempts = row.fetchone() or ("?", 0)
+    return fields(job_id, core.lanes_by_number[lease.queue_number].name, attempts)
 
 
 def handler_ended(core: Core, lease: Lease) -> None:

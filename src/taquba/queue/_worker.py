@@ -23,6 +23,7 @@ from taquba.queue._delivery import Delivery
 from taquba.queue._effects import Effects, merged
 from taquba.queue._engine import Engine, Settlement, failed_attempt
 from taquba.queue._failure import failure_of
+from taquba.queue._measuring import stamped
 from taquba.queue._outcomes import Dead, Done, FailWith, Result, Retry, check_result
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ class Worker:
 
     async def _prepared(self, settlement: Settlement, effects: Effects | None) -> Settlement:
         """The settlement, with the large payloads of its effects stored."""
+        tracing = self._core.tracing
+        if tracing is not None and effects is not None:
+            effects.jobs[:] = [stamped(tracing, job) for job in effects.jobs]
         payloads = self._core.payloads
         if effects is None or effects.largest <= payloads.above:
             return settlement

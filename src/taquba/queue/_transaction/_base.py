@@ -14,6 +14,7 @@ from taquba.queue._records import Completion, CompletionOutcome, Job, JobState
 
 if TYPE_CHECKING:
     from taquba.database import Execute, Transaction
+    from taquba.metrics import Instrument
 
 _T = TypeVar("_T", bound="TransactionBase")
 
@@ -87,6 +88,8 @@ class TransactionBase:
         core = self._core
         for lane, left, entered in self._moves:
             core.moved(lane, left, entered)
+        if core.observer is not None:
+            core.observer.committed(self._moves)
         for lease in self._ended:
             core.leases.end(lease)
         for lease in self._claimed:
@@ -122,6 +125,12 @@ class TransactionBase:
             await self.durable()
         else:
             await self._core.database.barrier()
+
+    def _count(self, instrument: Instrument, lane: Lane) -> None:
+        """Count this once it is committed, if anybody counts; more than moves tell."""
+        observer = self._core.observer
+        if observer is not None:
+            self._after.append(partial(observer.count, instrument, lane.number))
 
     def _forget_payload(self, ref: str) -> None:
         """The job that named this object is gone."""

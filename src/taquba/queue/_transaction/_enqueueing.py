@@ -6,6 +6,7 @@ from taquba.errors import DuplicateJobId, QueueFull
 from taquba.queue import _validate
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects, NewJob
+from taquba.queue._measuring import stamp
 from taquba.queue._records import Enqueued
 from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._history import Recording
@@ -35,6 +36,7 @@ class Enqueueing(Recording):
             DuplicateJobId: A job with the chosen id exists, on whatever queue.
         """
         lane = self._core.lane(job.queue)
+        tracing = self._core.tracing
         if job.dedup_key is not None:
             row = self.execute(
                 "SELECT id FROM jobs WHERE queue = ? AND dedup_key = ?",
@@ -55,7 +57,7 @@ class Enqueueing(Recording):
             config.max_attempts if job.max_attempts is None else job.max_attempts,
             _validate.due_ms(job.run_at, job.delay, self._now_ms),
             job.dedup_key,
-            job.headers,
+            job.headers if tracing is None else stamp(tracing, job.headers),
             job.payload,
             None if self._stored is None else self._stored.get(id(job)),
             job.concurrency_key,

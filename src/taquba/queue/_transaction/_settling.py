@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from taquba.errors import ClaimLost
+from taquba.logs import fields
+from taquba.metrics import NACKED, REAPED, RELEASED
 from taquba.queue import _validate
 from taquba.queue._columns import (
     ATTEMPTS,
@@ -105,6 +107,7 @@ class Settling(Claiming):
             "UPDATE jobs SET state = 0, attempts = ?, claimed_at = NULL WHERE seq = ?",
             (row[ATTEMPTS] - 1, row[SEQ]),
         )
+        self._count(RELEASED, lane)
         self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
 
     def postpone(self, claim: Claim, error: str, delay_ms: int) -> None:
@@ -121,6 +124,7 @@ class Settling(Claiming):
             " last_error = ? WHERE seq = ?",
             (row[ATTEMPTS] - 1, run_at, error, row[SEQ]),
         )
+        self._count(RELEASED, lane)
         self._entered(lane, CLAIMED, SCHEDULED, run_at, row[FLOW_KEY])
 
     def ack(self, claim: Claim, effects: Effects | None = None) -> Settled:
@@ -170,6 +174,7 @@ class Settling(Claiming):
             _RETRY,
             (state, due, failure.text, failure.kind, failure.traceback, history, row[SEQ]),
         )
+        self._count(NACKED, lane)
         self._entered(lane, CLAIMED, state, due, row[FLOW_KEY])
         return Settled(JobState(state))
 
@@ -215,6 +220,7 @@ class Settling(Claiming):
                 error,
                 row[ATTEMPTS],
                 row[MAX_ATTEMPTS],
+                extra=fields(row[ID], lane.name, row[ATTEMPTS]),
             )
             if lane.dead_letter_hook is not None:
                 dead = tuple(self._get(lease.seq) or ())
@@ -227,6 +233,7 @@ class Settling(Claiming):
             "UPDATE jobs SET state = 0, claimed_at = NULL, history = ? WHERE seq = ?",
             (self._note(row, outcome), lease.seq),
         )
+        self._count(REAPED, lane)
         self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
 
     def _settle(self, claim: Claim) -> Lane:

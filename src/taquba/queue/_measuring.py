@@ -1,0 +1,68 @@
+"""Blocks whose time is measured, and which are traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from taquba._msgpack import unpack
+from taquba.errors import ValueTooLarge
+from taquba.queue import _validate
+from taquba.tracing import TRACEPARENT, Operation
+
+if TYPE_CHECKING:
+    from taquba.metrics import Instrument
+    from taquba.queue._core import Core
+    from taquba.queue._effects import NewJob
+    from taquba.tracing import Tracing
+
+__all__ = ["measured", "stamp", "stamped"]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def measured(
+    core: Core, instrument: Instrument | None, operation: Operation | None, queue: str
+) -> AbstractContextManager[None]:
+    """A block whose duration is recorded if it succeeds, in a span of its own."""
+    if core.observer is None and core.tracing is None:
+        return _NOTHING
+    return _measured(core, instrument, operation, queue)
+
+
+@contextmanager
+def _measured(
+    core: Core, instrument: Instrument | None, operation: Operation | None, queue: str
+) -> Iterator[None]:
+    observer = core.observer
+    began = 0.0 if observer is None else observer.began()
+    if core.tracing is None or operation is None:
+        yield
+    else:
+        with core.tracing.span(operation):
+            yield
+    if observer is not None and instrument is not None:
+        observer.took(instrument, queue, began)
+
+
+def stamp(tracing: Tracing, headers: bytes | None) -> bytes | None:
+    """A new job's headers, with the current trace context if they have none and room for it."""
+    found: dict[str, str] = {} if headers is None else unpack(headers)
+    if TRACEPARENT in found:
+        return headers
+    before = len(found)
+    tracing.inject(found)
+    if len(found) == before:
+        return headers
+    try:
+        return _validate.headers(found)
+    except ValueTooLarge:
+        return headers
+
+
+def stamped(tracing: Tracing, job: NewJob) -> NewJob:
+    """The job, with the current trace context in its headers."""
+    headers = stamp(tracing, job.headers)
+    return job if headers is job.headers else replace(job, headers=headers)

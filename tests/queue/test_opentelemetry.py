@@ -1,0 +1,157 @@
+"""Measurements and spans, as OpenTelemetry's SDK has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from taquba import Delivery, Effects, QueueConfig
+from taquba.errors import InvalidArgument
+from taquba.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracing
+from tests.queue.harness import World, take
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    yield world
+    await world.close()
+
+
+class Traces:
+    def __init__(self, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = provider.get_tracer("test")
+        self.tracing = OpenTelemetryTracing(provider, **options)
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [x for x in self.exporter.get_finished_spans() if x.name == name]
+
+
+async def nothing(delivery: Delivery) -> None:
+    pass
+
+
+async def test_the_handler_of_another_process_is_linked_to_the_enqueue(world: World) -> None:
+    traces = Traces()
+    first = await world.open(tracing=traces.tracing)
+    with traces.tracer.start_as_current_span("request") as request:
+        job = await first.enqueue("q", b"secret", headers={"mine": "kept"})
+    [enqueue] = traces.spans("enqueue q")
+    assert enqueue.kind is SpanKind.PRODUCER
+    assert enqueue.parent == request.get_span_context()
+    later = Traces()
+    second = await world.crash(tracing=later.tracing)
+    async with second.worker("q", nothing):
+        pass
+    [handle] = later.spans("process q")
+    assert [x.context for x in handle.links] == [
+        x for x in [enqueue.context] if x is not None
+    ] or handle.links[0].context.span_id == enqueue.context.span_id
+    assert handle.links[0].context.trace_id == enqueue.context.trace_id
+    assert handle.parent is None
+    assert handle.kind is SpanKind.CONSUMER
+    assert dict(handle.attributes or {}) == {
+        "messaging.system": "taquba",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": "q",
+        "messaging.message.id": job.job_id,
+        "taquba.attempt": 1,
+    }
+    [settle] = later.spans("settle q")
+    assert settle.parent is not None
+    assert settle.parent.span_id == handle.context.span_id
+    shown = "".join(x.to_json() for x in later.exporter.get_finished_spans())
+    assert "secret" not in shown
+    await world.bury()
+
+
+async def test_all_can_be_one_trace(world: World) -> None:
+    traces = Traces(relation="parent")
+    queue = await world.open(tracing=traces.tracing)
+    await queue.enqueue_many("q", [b"1", b"2"])
+    async with queue.worker("q", nothing):
+        pass
+    [enqueue] = traces.spans("enqueue q")
+    assert (enqueue.attributes or {})["messaging.batch.message_count"] == 2
+    handled = traces.spans("process q")
+    assert [x.parent.span_id for x in handled if x.parent] == [enqueue.context.span_id] * 2
+    with pytest.raises(InvalidArgument):
+        OpenTelemetryTracing(relation="x")
+
+
+async def test_jobs_that_a_handler_enqueues_are_linked_to_it(world: World) -> None:
+    traces = Traces()
+    queue = await world.open(tracing=traces.tracing)
+
+    async def handle(delivery: Delivery) -> Effects:
+        delivery.effects.enqueue("next", b"2")
+        return Effects().enqueue("next", b"3")
+
+    await queue.enqueue("q", b"1")
+    async with queue.worker("q", handle):
+        pass
+    async with queue.worker("next", nothing):
+        pass
+    [first] = traces.spans("process q")
+    followed = traces.spans("process next")
+    assert [x.links[0].context.span_id for x in followed] == [first.context.span_id] * 2
+
+
+async def test_a_failure_is_recorded_and_own_headers_are_kept(world: World) -> None:
+    traces = Traces()
+    queue = await world.open(tracing=traces.tracing, config=QueueConfig(max_attempts=1))
+
+    async def handle(delivery: Delivery) -> None:
+        raise ValueError("no")
+
+    given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await queue.enqueue("q", b"1", headers={"traceparent": given})
+    async with queue.worker("q", handle):
+        pass
+    [handled] = traces.spans("process q")
+    assert handled.status.status_code is StatusCode.ERROR
+    assert handled.events[0].name == "exception"
+    assert format(handled.links[0].context.span_id, "x") == "b7ad6b7169203331"
+
+
+async def test_headers_without_room_are_left_as_they_are(world: World) -> None:
+    queue = await world.open(tracing=Traces().tracing)
+    full = {"h": "x" * (64 * 1024 - 1)}
+    await queue.enqueue("q", b"1", headers=full)
+    claim = await take(queue)
+    assert claim.job.headers == full
+    await queue.ack(claim)
+
+
+async def test_readers_collect_counters_histograms_and_gauges(world: World) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    queue = await world.open(metrics=OpenTelemetryMetrics(provider))
+    await queue.enqueue_many("q", [b"1", b"2", b"3"])
+    await queue.ack(await take(queue))
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, Any] = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        for point in metric.data.data_points:
+            if dict(point.attributes or {}) in ({"queue": "q"}, {}):
+                found[metric.name] = point
+    assert found["taquba_jobs_enqueued_total"].value == 3
+    assert found["taquba_pending_jobs"].value == 2
+    assert found["taquba_claimed_jobs"].value == 0
+    assert found["taquba_ack_duration_seconds"].count == 1
+    assert found["taquba_commit_duration_seconds"].explicit_bounds[0] == 0.001
+    await queue.close()
+    provider.shutdown()
