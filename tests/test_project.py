@@ -204,8 +204,8 @@ PUBLIC = {
         Succeed TerminalStatus TransientError WorkflowRuntime
     """,
     "taquba.testing": """
-        InMemoryMetrics FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
-        delivery
+        FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
+        delivery InMemoryMetrics
     """,
 }
 """What each package offers. A name that goes is a broken promise, so change this knowingly."""
