@@ -15,6 +15,7 @@ from taquba.queue._core import Lane
 from taquba.queue._leases import Lease
 from taquba.queue._payloads import Payloads
 from tests.simulation import shrink
+from tests.simulation.network import Weather
 from tests.simulation.runner import simulate_many
 from tests.simulation.workers import Plan, simulate
 
@@ -107,7 +108,7 @@ def an_expired_claim_settles(patch: Patch) -> None:
 
 @fault("runs_twice", within=20, lease=0.4, max_attempts=3)
 def handlers_outlive_their_lease(patch: Patch) -> None:
-    patch(Lease, "on_expiry", property(lambda self: None, lambda self, value: None))
+    patch(Lease, "holder", property(lambda self: None, lambda self, value: None))
 
 
 @fault("too_many_attempts", within=10)
@@ -148,7 +149,19 @@ def what_becomes_due_wakes_nobody(patch: Patch) -> None:
     patch(QueueTransaction, "promote", quietly)
 
 
-@fault("lost_payload", "not_worked_off", within=40, slots=3, deaths=0.7, offload_above=20)
+@fault(
+    "lost_payload",
+    within=40,
+    slots=3,
+    lives=2,
+    jobs=20,
+    deaths=0.7,
+    lease=30.0,
+    max_attempts=3,
+    keep_done=None,
+    offload_above=20,
+    weather=Weather(latency=0.03, slow=0.3, slowest=3.0, lost=0.1, twice=0.0),
+)
 def payloads_go_before_their_jobs(patch: Patch) -> None:
     async def at_once(self: Payloads) -> None:
         doomed, self._doomed = self._doomed, []

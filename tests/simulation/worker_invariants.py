@@ -25,12 +25,13 @@ class End:
     """By queue, what its statistics say."""
 
     def under(self, prefix: str) -> dict[str, list[str]]:
-        """By job, what was noted of it."""
-        return {
-            key.removeprefix(prefix): value.split(",")[:-1]
-            for key, value in self.notes.items()
-            if key.startswith(prefix)
-        }
+        """By job, what was noted of it: each time in a key of its own, or more in one."""
+        found: dict[str, list[str]] = {}
+        for key, value in self.notes.items():
+            if key.startswith(prefix):
+                job = key.removeprefix(prefix).split("#")[0]
+                found.setdefault(job, []).extend(value.split(",")[:-1])
+        return found
 
     def ends(self) -> dict[tuple[str, str], str]:
         """How each job ended: once, that is to say."""
@@ -100,7 +101,7 @@ def dead_too_late(end: End) -> str:
 
 def lost_payload(end: End) -> str:
     """No job dies because its payload is gone."""
-    lost = {job: row[3] for job, row in end.jobs.items() if "payload" in (row[3] or "")}
+    lost = {job: row[3] for job, row in end.jobs.items() if "is gone" in (row[3] or "")}
     return f"died without payload: {lost}" if lost else ""
 
 

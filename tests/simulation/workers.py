@@ -18,7 +18,20 @@ from typing import Any
 from unittest import mock
 
 from taquba.errors import ClaimLost, Closed, CommitUnknown, Fenced, PermanentError, StoreError
-from taquba.queue import Claim, Effects, Queue, QueueConfig, QueueTransaction, new_job
+from taquba.queue import (
+    Claim,
+    Dead,
+    Delivery,
+    Effects,
+    Engine,
+    Queue,
+    QueueConfig,
+    QueueTransaction,
+    Result,
+    Retry,
+    Worker,
+    new_job,
+)
 from tests.simulation import worker_invariants as must
 from tests.simulation.network import FAIR, Process, Weather
 from tests.simulation.shadow import ShadowStore, replay_all
@@ -47,6 +60,8 @@ class Plan:
     max_attempts: int
     lease: float
     backoff: float
+    public: bool
+    """Whether its workers are those that users run."""
     keep_done: float | None
     offload_above: int | None
     """Bytes of payload above which it is an object."""
@@ -68,6 +83,7 @@ class Plan:
             max_attempts=random.choice((1, 2, 3, 3)),
             lease=random.choice((0.4, 2.0, 30.0)),
             backoff=random.choice((0.0, 0.0, 0.2)),
+            public=seed % 2 == 0,
             keep_done=random.choice((None, None, 1.0)),
             offload_above=random.choice((None, 20, 20)),
             restarts=random.choice((0.0, 0.5)),
@@ -243,7 +259,7 @@ class Life:
         assert queue is not None
         with suppress(*_STOPPED):
             while random.random() < self.world.plan.restarts:
-                worker = queue.engine(lane, self.handle, concurrency=self.world.plan.concurrency)
+                worker = self.worker(lane)
                 running = self.start(worker.run())
                 await self.process.sleep(random.random())
                 if random.random() < 0.5:
@@ -255,10 +271,34 @@ class Life:
                 await asyncio.wait([running])
                 if not running.cancelled():
                     running.result()
-            worker = queue.engine(lane, self.handle, concurrency=self.world.plan.concurrency)
+            worker = self.worker(lane)
             await worker.run()
 
+    def worker(self, lane: str) -> Engine | Worker:
+        """A worker as users run it, or what it and the layers above stand on."""
+        plan, queue, random = self.world.plan, self.queue, self.random
+        assert queue is not None
+        if not plan.public:
+            return queue.engine(lane, self.handle, concurrency=plan.concurrency)
+        return queue.worker(
+            {lane: 2, "nobody's": 1},
+            self.deliver,
+            concurrency=plan.concurrency,
+            renew=random.choice(("auto", None)),
+            job_timeout=None if self.healed else random.choice((None, plan.lease, 10.0)),
+            cancel_grace=3600.0,
+            drain_timeout=random.choice((None, 0.05)),
+        )
+
     async def handle(self, claim: Claim) -> Settle:
+        return self.settlement(claim, await self.attempt(claim))
+
+    async def deliver(self, delivery: Delivery) -> Result:
+        kind = await self.attempt(delivery)
+        return self.result(delivery, kind, len(self.world.started))
+
+    async def attempt(self, claim: Claim | Delivery) -> str:
+        """Handle a job; how it is to be settled."""
         job = claim.job
         world, process = self.world, self.process
         if process.dead:
@@ -274,7 +314,7 @@ class Life:
         finally:
             self.running.discard(job.id)
 
-    async def behave(self, claim: Claim) -> Settle:
+    async def behave(self, claim: Claim | Delivery) -> str:
         """What the handler does with this attempt of this job."""
         job, world, process = claim.job, self.world, self.process
         random = Random(f"{world.seed}/{job.id}/{len(world.started)}")
@@ -315,7 +355,7 @@ class Life:
                 try:
                     await process.sleep(world.plan.lease * 2)
                 finally:
-                    await process.sleep(0.0)
+                    await process.sleep(0.2 if world.plan.public else 0.0)
             case "stubborn":  # and settles when it was told to stop
                 with suppress(asyncio.CancelledError):
                     await process.sleep(world.plan.lease * 2)
@@ -335,7 +375,22 @@ class Life:
                         asleep.cancel()
             case _:
                 pass
-        return self.settlement(claim, kind)
+        return kind
+
+    def result(self, delivery: Delivery, kind: str, number: int) -> Result:
+        """What the handler of a worker returns; no two use the same keys."""
+        job = delivery.job
+        if kind == "release":
+            return Retry("again", after=0.05)
+        if kind == "bury" or (kind == "heeds" and delivery.cancel_token.is_cancelled):
+            return Dead("buried", Effects().put(f"buried/{job.id}#{number}", b"1,"))
+        effects = Effects().put(f"done/{job.id}#{number}", b"1,")
+        effects.put(f"count/{job.queue}#{job.id}/{number}", b"1,")
+        if kind == "chain":
+            follower = f"{job.id}-next"
+            effects.enqueue(job.queue, payload_of(follower), job_id=follower)
+            effects.put(f"next/{job.id}#{number}", b"1,")
+        return effects
 
     def settlement(self, claim: Claim, kind: str) -> Settle:
         job, world = claim.job, self.world
