@@ -31,6 +31,7 @@ CONFIGS = {
         backoff_base=rules.backoff,
         keep_done=rules.keep_done,
         keep_dead=rules.keep_dead,
+        jitter=False,
     )
     for name, rules in RULES.items()
 }
