@@ -21,7 +21,7 @@ from taquba.queue._core import logger
 from taquba.queue._delivery import Delivery, JobView
 from taquba.queue._outcomes import Result
 
-__all__ = ["Calling", "ExecutorGone", "Handler", "InExecutor", "OnLoop", "adapt"]
+__all__ = ["Calling", "ExecutorBroke", "ExecutorGone", "Handler", "InExecutor", "OnLoop", "adapt"]
 
 Handler = (
     Callable[[Delivery], Awaitable[Result]]
@@ -35,6 +35,10 @@ MakeExecutor = Callable[[], Executor]
 
 class ExecutorGone(Exception):
     """The executor takes nothing any more: the job has not begun."""
+
+
+class ExecutorBroke(TransientError):
+    """The executor broke while it had the job."""
 
 
 class OnLoop:
@@ -109,9 +113,9 @@ class InExecutor:
         if result.cancelled():
             raise TransientError("the executor cancelled the handler; was it shut down?")
         error = result.exception()
-        if isinstance(error, BrokenExecutor):
+        if isinstance(error, BrokenExecutor) and _is_broken(executor):
             self._broke(executor)
-            raise TransientError(
+            raise ExecutorBroke(
                 f"the executor broke while it had this job: {error}. Either this job's handler "
                 "ended its process, or another's did, or the system was out of memory"
             ) from error
@@ -124,11 +128,13 @@ class InExecutor:
         for last in (self._make is None, True):
             executor = self._executor
             assert executor is not None
+            call: tuple[Callable[..., Any], ...] | tuple[Any, ...]
+            if isinstance(executor, ThreadPoolExecutor):
+                call = (contextvars.copy_context().run, self._handler, delivery)
+            else:  # what cannot go to another process is no fault of the executor
+                call = (self._handler, JobView.of(delivery.job))
             try:
-                if isinstance(executor, ThreadPoolExecutor):
-                    run = contextvars.copy_context().run
-                    return executor, executor.submit(run, self._handler, delivery)
-                return executor, executor.submit(self._handler, JobView.of(delivery.job))
+                return executor, executor.submit(*call)
             except Exception as error:
                 if last:
                     raise ExecutorGone(f"the executor takes no more jobs: {error}") from error
@@ -178,6 +184,11 @@ class InExecutor:
                     "a handler that runs in other processes must be a function at the top of a "
                     f"module, so that it can be pickled: {error}"
                 ) from error
+
+
+def _is_broken(executor: Executor) -> bool:
+    """Whether it was this one, and not another one that a handler uses; if that can be told."""
+    return bool(getattr(executor, "_broken", True))
 
 
 def _ignore(result: asyncio.Future[object]) -> None:

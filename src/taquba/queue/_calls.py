@@ -62,7 +62,7 @@ class Committing:
         except BaseException:
             self._staged.finish()
             raise
-        tx._stored = self._staged.stored
+        tx._stored = dict(self._staged.stored)
         return tx
 
     async def _enter(self) -> QueueTransaction:

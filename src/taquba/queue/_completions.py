@@ -54,6 +54,8 @@ class Completions:
         return future
 
     def remove(self, seq: int, future: asyncio.Future[Completion]) -> None:
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # told or not, it is nobody's any more
         waiting = self.watched.get(seq, [])
         if future in waiting:
             waiting.remove(future)

@@ -183,12 +183,12 @@ def _conflict(key: str | bytes) -> ConflictingEffects:
 
 
 def merged(first: Effects | None, second: Effects | None) -> Effects | None:
-    """The effects of both, in that order.
+    """The effects of both, in that order; once, if they are the same object.
 
     Raises:
         ConflictingEffects: One writes a key that the other deletes.
     """
-    if not first or not second:
+    if not first or not second or first is second:
         return second or first
     for key in (*(first.puts.keys() & second.deletes), *(first.deletes.keys() & second.puts)):
         raise _conflict(key)

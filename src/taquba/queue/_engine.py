@@ -141,6 +141,7 @@ class Engine:
         self._stopped = False
         self._accepting = False
         self._host: asyncio.Task[Any] | None = None
+        self._host_cancelling = 0
         self._group: TaskGroup | None = None
         self._failure: BaseException | None = None
         self._changed = asyncio.Event()
@@ -154,7 +155,7 @@ class Engine:
         """Whether what runs in one of its tasks, and asks, must end."""
         host = self._host
         return anyio.current_effective_deadline() == float("-inf") or (
-            host is not None and host.cancelling() > 0
+            host is not None and host.cancelling() > self._host_cancelling
         )
 
     async def run(
@@ -172,7 +173,9 @@ class Engine:
             raise copy(self._core.database.stopped)
         self._core.on_stop.append(self._queue_stopped)
         self._accepting = not self._stopped
-        self._host = asyncio.current_task()
+        self._host = host = asyncio.current_task()
+        # It may have been cancelled before, and not have heeded it.
+        self._host_cancelling = 0 if host is None else host.cancelling()
         for lane in self._shares.lanes:
             lane.listeners.append(self._wake)
         try:
@@ -421,6 +424,11 @@ class Engine:
                 return None
             # Nobody cancelled this task: something inside the handler raised it by itself.
             return self._on_error(claim, error)
+        except BaseException as error:
+            if _ends_process(error):
+                raise
+            logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
+            return None if slot.cancelled else self._on_error(claim, error)
         finally:
             running_job.reset(token)
             lease.holder = None
@@ -466,6 +474,14 @@ def failed_attempt(
     if isinstance(error, PermanentError):
         return lambda tx: tx.dead_letter(claim, failure, effects)
     return lambda tx: tx.nack(claim, failure, effects)
+
+
+def _ends_process(error: BaseException) -> bool:
+    """Whether it concerns more than the job whose handler raised it."""
+    ends = (SystemExit, KeyboardInterrupt, GeneratorExit)
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(ends) is not None
+    return isinstance(error, ends)
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -73,6 +73,7 @@ class Lease:
         "live",
         "queue_number",
         "registry",
+        "run_at",
         "seq",
         "timed_out",
     )
@@ -86,6 +87,8 @@ class Lease:
         self.expires_at = float("inf")
         """On the clock's monotonic scale, in seconds; never, until the claim is durable."""
         self.registry = registry
+        self.run_at: int | None = None
+        """When the job would have become due, if it was claimed before that."""
         self.live = False
         self.holder: Holder | None = None
         """Who works on the job, while it does."""

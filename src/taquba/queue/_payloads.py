@@ -312,8 +312,8 @@ async def _chunks(source: PayloadSource) -> AsyncGenerator[bytes, None]:
         async for chunk in source:
             yield _checked(chunk)
         return
-    while chunk := await anyio.to_thread.run_sync(source.read, PART_SIZE):
-        yield _checked(chunk)
+    while chunk := _checked(await anyio.to_thread.run_sync(source.read, PART_SIZE)):
+        yield chunk
 
 
 def _checked(chunk: object) -> bytes:

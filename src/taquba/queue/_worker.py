@@ -15,9 +15,9 @@ import anyio
 from taquba._checks import shown, whole, wrong_type
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
-from taquba.errors import InvalidArgument, TransientError
+from taquba.errors import InvalidArgument
 from taquba.queue import _validate
-from taquba.queue._calling import ExecutorGone, Handler, adapt
+from taquba.queue._calling import ExecutorBroke, ExecutorGone, Handler, adapt
 from taquba.queue._core import Core, logger
 from taquba.queue._delivery import Delivery
 from taquba.queue._effects import Effects, merged
@@ -194,9 +194,9 @@ class Worker:
         except FailWith as error:
             settlement = failed_attempt(claim, error.error, error.effects)
             return await self._prepared(settlement, error.effects)
-        except TransientError as error:
-            if isinstance(error.__cause__, BrokenExecutor) and not self._calling.is_replaced:
-                self._end(error.__cause__)
+        except ExecutorBroke as error:
+            if not self._calling.is_replaced:
+                self._end(error.__cause__ or error)
             raise
 
     async def _prepared(self, settlement: Settlement, effects: Effects | None) -> Settlement:

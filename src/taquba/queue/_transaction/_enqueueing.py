@@ -59,7 +59,8 @@ class Enqueueing(Recording):
             job.dedup_key,
             job.headers if tracing is None else stamp(tracing, job.headers),
             job.payload,
-            None if self._stored is None else self._stored.get(id(job)),
+            # An object belongs to one job: if this is enqueued again, its payload is in the row.
+            None if self._stored is None else self._stored.pop(id(job), None),
             job.concurrency_key,
         )
         if job.retry is not None:

@@ -103,12 +103,15 @@ class Settling(Claiming):
         """
         lane = self._settle(claim)
         row = claim.job._row
+        state, due = PENDING, claim._lease.run_at
+        if due is not None:  # it was claimed before it was due, by its id
+            state, due = (SCHEDULED, due) if due > self._now_ms else (PENDING, None)
         self.execute(
-            "UPDATE jobs SET state = 0, attempts = ?, claimed_at = NULL WHERE seq = ?",
-            (row[ATTEMPTS] - 1, row[SEQ]),
+            "UPDATE jobs SET state = ?, run_at = ?, attempts = ?, claimed_at = NULL WHERE seq = ?",
+            (state, due, row[ATTEMPTS] - 1, row[SEQ]),
         )
         self._count(RELEASED, lane)
-        self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
+        self._entered(lane, CLAIMED, state, due, row[FLOW_KEY])
 
     def postpone(self, claim: Claim, error: str, delay_ms: int) -> None:
         """Give a job back untouched, but not before some time: its attempt does not count.
@@ -118,7 +121,7 @@ class Settling(Claiming):
         """
         lane = self._settle(claim)
         row = claim.job._row
-        run_at = self._now_ms + delay_ms
+        run_at = max(self._now_ms + delay_ms, claim._lease.run_at or 0)
         self.execute(
             "UPDATE jobs SET state = 1, attempts = ?, run_at = ?, claimed_at = NULL,"
             " last_error = ? WHERE seq = ?",

@@ -10,6 +10,7 @@ from taquba.queue._columns import (
     HISTORY,
     PAYLOAD_REF,
     QUEUE,
+    RUN_AT,
     SEQ,
     STATE,
 )
@@ -107,6 +108,7 @@ class Unclaimed(Settling):
         if lease_seconds is None:
             lease_seconds = _validate.lease_seconds(lane.config.lease)
         lease = Lease(row[SEQ], lane.number, lease_seconds, self._core.leases)
+        lease.run_at = row[RUN_AT]
         claimed = tuple(self._get(row[SEQ]) or ())
         if row[CANCEL_REQUESTED]:
             lease.cancel_token._fire()
