@@ -15,18 +15,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from _common import Meter, Options, Report, options, percentile, raw_put, run
-from taquba import Queue
+from taquba import Delivery, Queue, QueueConfig
 from taquba.objectstore import MemoryStore
-from taquba.queue import Claim, Handler, QueueTransaction
+from taquba.queue import Claim, QueueTransaction, RateLimit, Work
 from taquba.testing import LatencyStore
 
 _PAYLOAD = b"x" * 64
 
 
 @asynccontextmanager
-async def working(queue: Queue, *names: str, handler: Handler, slots: int) -> AsyncIterator[None]:
-    """A worker on each of some queues."""
-    workers = [queue.engine(name, handler, concurrency=slots) for name in names]
+async def working(queue: Queue, *names: str, work: Work, slots: int) -> AsyncIterator[None]:
+    """What workers stand on, on each of some queues."""
+    workers = [queue.engine(name, work, concurrency=slots) for name in names]
     tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
     try:
         yield
@@ -61,36 +61,40 @@ class Ends:
         self.ended.put_nowait(time.perf_counter())
 
 
-async def through(latency: float, options: Options, report: Report) -> None:
-    """Many producers, each waiting for each of its jobs to be stored, and many slots."""
+async def measured(
+    latency: float, options: Options, config: QueueConfig
+) -> tuple[int, dict[str, float]]:
+    """Many producers, each waiting for each of its jobs to be stored, and a worker with as many
+    slots; how many producers, and the figures.
+    """
     producers = 30 if options.smoke else 300
     rounds = 5 if options.smoke else 50
     jobs = producers * rounds
     store = LatencyStore(MemoryStore(), latency)
-    async with Queue.open(store) as queue:
+    async with Queue.open(store, config=config) as queue:
         left = jobs
         handled = asyncio.Event()
 
-        async def handler(claim: Claim) -> Callable[[QueueTransaction], object]:
+        async def handler(delivery: Delivery) -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 handled.set()
-            return lambda tx: tx.ack(claim)
 
-        async def producer() -> None:
+        async def producer(number: int) -> None:
+            key = f"tenant-{number}" if config.concurrency_per_key else None
             for _ in range(rounds):
-                await queue.enqueue("jobs", _PAYLOAD)
+                await queue.enqueue("jobs", _PAYLOAD, concurrency_key=key)
 
-        async with working(queue, "jobs", handler=handler, slots=producers):
+        async with queue.worker("jobs", handler, concurrency=producers):
             with Meter(store) as meter:
-                await asyncio.gather(*(producer() for _ in range(producers)))
+                await asyncio.gather(*(producer(number) for number in range(producers)))
                 await handled.wait()
                 await asyncio.sleep(0)  # the last settlements are applied
                 await queue.barrier()
         assert (await queue.stats("jobs")).done == jobs
         raw = await raw_put(store)
-    figures = {
+    return producers, {
         "jobs": jobs,
         "jobs_per_s": jobs / meter.seconds,
         "commits_per_s": 3 * jobs / meter.seconds,  # enqueue, claim, acknowledge
@@ -99,6 +103,11 @@ async def through(latency: float, options: Options, report: Report) -> None:
         "bytes_per_job": meter.bytes / jobs,
         "cpu_s_per_1000": meter.cpu / jobs * 1000,
     }
+
+
+async def through(latency: float, options: Options, report: Report) -> None:
+    """Jobs through a queue without limits."""
+    producers, figures = await measured(latency, options, QueueConfig())
     if latency:
         report.line(
             f"{producers} producers, {producers} slots, L = {latency * 1e3:.0f} ms",
@@ -117,6 +126,25 @@ async def through(latency: float, options: Options, report: Report) -> None:
         )
 
 
+async def limited(options: Options, report: Report) -> None:
+    """The same with limits that are on, and hold nothing back; and without, in the same run."""
+    limits = QueueConfig(
+        concurrency_per_key=1000,
+        max_running=1000,
+        rate=RateLimit(1_000_000, per=1),
+        max_depth=1_000_000,
+    )
+    _, without = await measured(0.02, options, QueueConfig())
+    producers, figures = await measured(0.02, options, limits)
+    figures["of_without"] = figures["jobs_per_s"] / without["jobs_per_s"]
+    figures["cpu_of_without"] = figures["cpu_s_per_1000"] / without["cpu_s_per_1000"]
+    report.line(
+        f"{producers} producers, {producers} slots, all limits on, L = 20 ms",
+        figures,
+        [("within 10 %", lambda f: f["of_without"] >= 0.9)],
+    )
+
+
 async def one_by_one(options: Options, report: Report) -> None:
     """One producer and one worker with the store to themselves."""
     jobs = 10 if options.smoke else 150
@@ -131,7 +159,7 @@ async def one_by_one(options: Options, report: Report) -> None:
             started.append(time.perf_counter())
             return ends.settlement(claim)
 
-        async with working(queue, "jobs", handler=handler, slots=1):
+        async with working(queue, "jobs", work=handler, slots=1):
             with Meter(store) as meter:
                 for _ in range(jobs):
                     enqueued.append(time.perf_counter())
@@ -173,7 +201,7 @@ async def many_queues(options: Options, report: Report) -> None:
         async def handler(claim: Claim) -> Callable[[QueueTransaction], object]:
             return lambda tx: tx.ack(claim)
 
-        async with working(queue, *names, handler=handler, slots=4):
+        async with working(queue, *names, work=handler, slots=4):
             await asyncio.gather(*(queue.enqueue(name, _PAYLOAD) for name in names))
             await asyncio.sleep(0.5)  # they are all handled
             await queue.barrier()
@@ -196,6 +224,7 @@ async def main() -> int:
     report = Report(chosen)
     await through(0.02, chosen, report)
     await through(0.0, chosen, report)
+    await limited(chosen, report)
     await one_by_one(chosen, report)
     await many_queues(chosen, report)
     return report.finish()

@@ -14,7 +14,7 @@ application to configure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import cast, final
 
@@ -141,7 +141,7 @@ class OpenTelemetryTracing:
         self._propagator.inject(headers)
 
     @contextmanager
-    def span(self, operation: Operation, parent: object = None) -> Iterator[Span]:
+    def span(self, operation: Operation, parent: object = None) -> Generator[Span]:
         """See `taquba.tracing.Tracing.span`."""
         context: Context | None = None
         links: list[Link] = []

@@ -480,7 +480,8 @@ def _ends_process(error: BaseException) -> bool:
     """Whether it concerns more than the job whose handler raised it."""
     ends = (SystemExit, KeyboardInterrupt, GeneratorExit)
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(ends) is not None
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return any(_ends_process(each) for each in group.exceptions)
     return isinstance(error, ends)
 
 

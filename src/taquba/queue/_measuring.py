@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def measured(
 @contextmanager
 def _measured(
     core: Core, instrument: Instrument | None, operation: Operation | None, queue: str
-) -> Iterator[None]:
+) -> Generator[None]:
     observer = core.observer
     began = 0.0 if observer is None else observer.began()
     if core.tracing is None or operation is None:
