@@ -589,22 +589,40 @@ async def test_a_runner_that_works_on_while_it_is_cancelled() -> None:
     assert cleaned
 
 
-async def test_a_base_exception_of_a_runner_goes_through() -> None:
-    """It ends the block: whoever raises SystemExit wants the process to end."""
+async def test_a_base_exception_of_a_runner_fails_its_step() -> None:
+    """Else it would end one runtime after the other, and no attempt would count."""
 
-    class Stop(BaseException):
+    class Abandon(BaseException):
         pass
 
     async def runner(step: Step) -> Outcome:
-        raise Stop
+        raise Abandon("enough")
 
+    async with bed(runner) as t:
+        await t.runtime.submit(b"", run_id="r", max_attempts=1)
+        end = await t.runtime.wait("r")
+    assert end.termination.status is TerminalStatus.FAILED
+    assert end.outcome.error == "enough"
+
+
+def test_what_ends_the_process_goes_through_and_fails_no_step() -> None:
     store, clock = MemoryStore(), ManualClock()
-    with pytest.raises(Stop):
+
+    async def runner(step: Step) -> Outcome:
+        raise SystemExit(3)
+
+    async def ends() -> None:
         async with bed(runner, store=store, clock=clock) as t:
             await t.runtime.submit(b"", run_id="r", max_attempts=1)
             await asyncio.Event().wait()
-    async with bed(None, store=store, clock=clock) as t:
-        assert await t.runtime.status("r") == RunStatus("r", RunState.PENDING, 0)
+
+    async def looks() -> RunStatus | None:
+        async with bed(None, store=store, clock=clock) as t:
+            return await t.runtime.status("r")
+
+    with pytest.raises(SystemExit):
+        asyncio.run(ends())
+    assert asyncio.run(looks()) == RunStatus("r", RunState.PENDING, 0)
 
 
 async def test_a_runner_uses_its_own_runtime() -> None:
