@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import math
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -853,3 +855,26 @@ async def test_a_stream_takes_the_memory_of_a_part(world: Offload, queue: Queue)
 async def test_a_wrong_threshold_is_refused(above: Any) -> None:
     with pytest.raises(InvalidArgument, match="offload_payloads_above"):
         await Queue.open(MemoryStore(), offload_payloads_above=above)
+
+
+async def test_what_a_thread_happens_to_collect_is_let_go_by_the_loop(
+    world: Offload, queue: Queue
+) -> None:
+    payloads = queue._core.payloads
+    cycle: list[Any] = [await payloads.stage([new_job("q", LARGE)])]
+    cycle.append(cycle)
+    assert len(await world.objects()) == 1
+    threads: list[int] = []
+    named = payloads.named
+
+    def looked(keys: Sequence[str]) -> Collection[str]:
+        threads.append(threading.get_ident())
+        return named(keys)
+
+    payloads.named = looked  # type: ignore[method-assign]
+    del cycle
+    await asyncio.to_thread(gc.collect)
+    await world.clock.advance(0)
+    await world.clock.advance(0)
+    assert threads == [threading.get_ident()]
+    assert await world.objects() == []

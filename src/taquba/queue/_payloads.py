@@ -68,11 +68,12 @@ class Staged:
     """
 
     def __init__(self, payloads: Payloads) -> None:
+        self._finished = False
+        self._loop = asyncio.get_running_loop()
         self._payloads = payloads
         self._holds = contextlib.ExitStack()
         self._jobs: list[NewJob] = []
         self._keys: list[str] = []
-        self._finished = False
         self.stored: dict[int, str] = {}
         """References by the identity of the jobs that they are for."""
 
@@ -96,21 +97,26 @@ class Staged:
 
     def finish(self) -> None:
         """The transaction is over, or will not be: what no job names is deleted."""
-        if self._finished:
-            return
-        self._finished = True
-        try:
-            named = set(self._payloads.named(self._keys))
-            self._payloads.delete([key for key in self._keys if key not in named])
-        except TaqubaError:
-            pass  # the queue has stopped: whoever opens it next collects what is left
-        finally:
-            self._holds.close()
+        if not self._finished:
+            self._finished = True
+            _let_go(self._payloads, self._keys, self._holds)
 
     def __del__(self) -> None:
-        # A settlement that was prepared and then not wanted, for example.
+        # A settlement that was prepared and then not wanted, for example. Objects are collected
+        # in whatever thread happens to run, and the state is for the loop's alone.
         with contextlib.suppress(Exception):
-            self.finish()
+            if not self._finished:
+                self._loop.call_soon_threadsafe(_let_go, self._payloads, self._keys, self._holds)
+
+
+def _let_go(payloads: Payloads, keys: Sequence[str], holds: contextlib.ExitStack) -> None:
+    try:
+        named = set(payloads.named(keys))
+        payloads.delete([key for key in keys if key not in named])
+    except TaqubaError:
+        pass  # the queue has stopped: whoever opens it next collects what is left
+    finally:
+        holds.close()
 
 
 @final
