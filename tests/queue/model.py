@@ -41,9 +41,14 @@ class ModelJob:
     ended: int = 0
     lease: int = 0  # when the present claim ends
     delivery: int = 0  # number of the present claim; 0 if there is none
+    early: int | None = None  # when it was due, if it was claimed before
     woken: int | None = None
     wake: bytes | None = None
     outcome: Literal["done", "dead", "cancelled", ""] = ""  # how it ended
+    history: tuple[tuple[int, str, str | None], ...] = ()  # attempt, its outcome, error
+
+    def note(self, what: str, error: str | None = None) -> None:
+        self.history += ((0 if what == "requeued" else self.attempts, what, error),)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class Model:
     def claim_by_id(self, job_id: str, lease: int) -> tuple[str, int, int]:
         self._delivery += 1
         job = self.jobs[job_id]
-        job.state, job.dedup, job.due, job.delivery = "claimed", None, None, self._delivery
+        job.state, job.dedup, job.delivery = "claimed", None, self._delivery
+        job.due, job.early = None, job.due
         job.attempts += 1
         job.lease = self.now + lease
         return job.id, job.delivery, job.attempts
@@ -132,6 +138,8 @@ class Model:
     def release(self, job_id: str) -> None:
         job = self.jobs[job_id]
         job.state, job.attempts, job.delivery = "pending", job.attempts - 1, 0
+        if job.early is not None and job.early > self.now:
+            job.state, job.due = "scheduled", job.early
 
     def wake(self, job_id: str, data: bytes | None) -> Literal["woken", "not scheduled"]:
         job = self.jobs[job_id]
@@ -144,6 +152,7 @@ class Model:
         job = self.jobs[job_id]
         self.done[job.queue] += 1
         job.state, job.ended, job.delivery, job.outcome = "done", self.now, 0, "done"
+        job.note("completed")
         if self.rules[job.queue].keep_done is None:
             del self.jobs[job_id]
 
@@ -153,6 +162,7 @@ class Model:
             self.bury(job_id, error)
             return "dead"
         job.error, job.delivery = error, 0
+        job.note("retried", error)
         delay = max(self.rules[job.queue].backoff * 2 ** (job.attempts - 1), retry_after)
         job.state = "scheduled" if delay else "pending"
         job.due = self.now + delay if delay else None
@@ -162,6 +172,7 @@ class Model:
         job = self.jobs[job_id]
         job.state, job.error, job.ended, job.delivery = "dead", error, self.now, 0
         job.outcome = "dead"
+        job.note("dead_lettered", error)
 
     def cancel(self, job_id: str) -> Literal["removed", "requested", "not found"]:
         job = self.jobs.get(job_id)
@@ -179,6 +190,7 @@ class Model:
         self.jobs[job_id] = replace(
             job, state="pending", attempts=0, error=None, cancel=False, due=None, outcome=""
         )
+        self.jobs[job_id].note("requeued")
 
     # -- what happens by itself -------------------------------------------------------------
 
@@ -211,6 +223,7 @@ class Model:
             self.bury(job.id, error)
         else:
             job.state, job.delivery = "pending", 0
+            job.note("lease_expired" if error is EXPIRED else "interrupted")
 
     def _holder(self, new: NewJob) -> ModelJob | None:
         """The job that holds this dedup key."""

@@ -490,6 +490,9 @@ class QueueMachine(RuleBasedStateMachine):
         for expected_job in self.model.jobs.values():
             job = await reader.get_job(expected_job.id)
             assert job is not None
+            history = await reader.attempt_history(expected_job.id)
+            ends = tuple((each.attempt, each.outcome.name.lower(), each.error) for each in history)
+            assert ends == expected_job.history
             due = None if job.run_at is None else job.run_at.timestamp() - self.start_ms / 1000
             assert (
                 job.state.name.lower(),
