@@ -51,7 +51,7 @@ class TransactionBase:
         self._claimed: list[Lease] = []
         self._ended: list[Lease] = []
         self._woken: list[Lane] = []
-        self._undo: list[Callable[[], object]] = []
+        self._undo: list[Any] = []  # functions, each with its two arguments behind it
         self._after: list[Callable[[], None]] = []
         self._stored: dict[int, str] | None = None
         self._now_ms = core.clock.now_ms()
@@ -85,6 +85,8 @@ class TransactionBase:
         self._tx.__exit__(kind, error, trace)
         if kind is not None:
             return
+        if self._undo:
+            self._undo.clear()
         core = self._core
         for lane, left, entered in self._moves:
             core.moved(lane, left, entered)
@@ -154,15 +156,17 @@ class TransactionBase:
 
     def _take_back_flow(self) -> None:
         """Nothing happens of what the limits of queues were told."""
-        while self._undo:
-            self._undo.pop()()
+        undo = self._undo
+        while undo:
+            second, first, function = undo.pop(), undo.pop(), undo.pop()
+            function(first, second)
 
     def _entered(
         self, lane: Lane, left: int, state: int, run_at: int | None, key: str | None
     ) -> None:
         """A job became pending or scheduled: count it, and wake whoever waits for that."""
         self._moves.append((lane, left, state))
-        if lane.flow is not None and state == PENDING:
+        if lane.flow is not None and state == PENDING and left != NOWHERE:
             lane.flow.changed(key)
         if run_at is not None:
             self._core.on_scheduled(run_at)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from taquba.queue._columns import (
@@ -35,6 +33,7 @@ _AS_CLAIMED = (
 )
 _NEXT = f"{_AS_CLAIMED} queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
 _IF_PENDING = f"{_AS_CLAIMED} seq = ? AND state = 0"
+_THOSE_PENDING = f"{_AS_CLAIMED} seq IN (SELECT value FROM json_each(?)) AND state = 0"
 _CLAIM = "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ? WHERE seq = ?"
 _CLAIM_AND_DROP_KEY = (
     "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ?, dedup_key = NULL WHERE seq = ?"
@@ -143,39 +142,35 @@ class Claiming(Enqueueing):
             if allowed:
                 rows = self.execute(_NEXT, (now_ms, lane.number, allowed)).fetchall()
                 claims = self._take(lane, rows, lease_seconds)
-                for row in rows:
-                    self._runs(flow, row)
+                taken = [(row[SEQ], row[FLOW_KEY] or "") for row in rows]
+                self._undo += (flow.put_back, taken, flow.tokens)
+                flow.start_taken(taken)
         else:
-            while len(claims) < allowed:
-                head = flow.next(self.execute, lane.number)
-                if head is None:
+            while (wanted := allowed - len(claims)) > 0:
+                taken = flow.take_next(self.execute, lane.number, wanted)
+                if not taken:
                     break
-                row = self.execute(_IF_PENDING, (now_ms, head[0])).fetchone()
-                if row is None:
-                    flow.changed(head[1])
-                    continue
-                claims += self._take(lane, [row], lease_seconds)
-                self._runs(flow, row)
-        self._takes_tokens(flow, len(claims))
+                self._undo += (flow.put_back, taken, flow.tokens)
+                if len(taken) == 1:
+                    rows = self.execute(_IF_PENDING, (now_ms, taken[0][0])).fetchall()
+                    found = {taken[0][0]: rows[0]} if rows else {}
+                else:
+                    numbers = f"[{','.join([str(seq) for seq, _ in taken])}]"
+                    rows = self.execute(_THOSE_PENDING, (now_ms, numbers)).fetchall()
+                    found = {row[SEQ]: row for row in rows}
+                    rows = [found[seq] for seq, _ in taken if seq in found]
+                flow.start_taken(taken, found)
+                claims += self._take(lane, rows, lease_seconds)
+        flow.take_tokens(len(claims), now_ms)
         if flow.bucket is not None and len(claims) < count and not flow.bucket.available(now_ms):
             self._core.on_dry(lane, flow.bucket.next_at_ms(now_ms))
         return claims
-
-    def _runs(self, flow: Flow, row: Sequence[Any]) -> None:
-        flow.started(row[SEQ], row[FLOW_KEY] or "")
-        self._undo.append(partial(flow.ended, row[SEQ]))
-
-    def _takes_tokens(self, flow: Flow, number: int) -> None:
-        if number:
-            give_back = flow.take_tokens(number, self._now_ms)
-            if give_back is not None:
-                self._undo.append(give_back)
 
     def _frees(self, lane: Lane, flow: Flow, seq: int) -> None:
         """A claim ended, so another job may run."""
         key = flow.ended(seq)
         if key is not None:
-            self._undo.append(partial(flow.started, seq, key))
+            self._undo += (flow.restart, seq, key)
             if lane not in self._woken:
                 self._woken.append(lane)
 

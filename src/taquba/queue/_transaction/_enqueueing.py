@@ -109,6 +109,8 @@ class Enqueueing(Recording):
         else:
             self.execute(_INSERT_KEYED, (*row, payload, key))
         self._entered(lane, NOWHERE, state, run_at, key)
+        if lane.flow is not None and state == PENDING:
+            lane.flow.arrived(key, priority, row[0])
         return job_id
 
     def apply(self, effects: Effects | None) -> tuple[Enqueued, ...]:
@@ -128,6 +130,11 @@ class Enqueueing(Recording):
         Raises:
             QueueFull: One would.
         """
+        if len(self._moves) == 1:  # one job more is what this is asked most often
+            lane = self._moves[0][0]
+            limit = lane.config.max_depth
+            if limit is None or lane.counts[PENDING] + lane.counts[SCHEDULED] < limit:
+                return
         more: dict[Lane, int] = {}
         for lane, left, entered in self._moves:
             if lane.config.max_depth is not None:

@@ -97,8 +97,9 @@ class Unclaimed(Settling):
                     f"job {job_id!r} cannot be claimed now: {limit} of queue {lane.name!r} is used "
                     "up. Try again when a claim of it has ended, or with the next token"
                 )
-            self._runs(flow, row)
-            self._takes_tokens(flow, 1)
+            self._undo += (flow.put_back, [(row[SEQ], row[FLOW_KEY] or "")], flow.tokens)
+            flow.started(row[SEQ], row[FLOW_KEY] or "")
+            flow.take_tokens(1, self._now_ms)
         self.execute(
             "UPDATE jobs SET state = 2, attempts = attempts + 1, claimed_at = ?, run_at = NULL,"
             " dedup_key = NULL WHERE seq = ?",
