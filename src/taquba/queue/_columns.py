@@ -28,6 +28,7 @@ __all__ = [
     "TRACEBACK",
     "WAKE_PAYLOAD",
     "WIDTH",
+    "WITHOUT_PAYLOADS",
     "WOKEN_AT",
 ]
 
@@ -36,6 +37,8 @@ JOB_COLUMNS = (
     " ended_at, cancel_requested, dedup_key, last_error, headers, payload, woken_at, wake_payload,"
     " payload_ref, retry, error_type, traceback, flow_key, history"
 )
+WITHOUT_PAYLOADS = JOB_COLUMNS.replace(" payload,", " NULL,").replace(" wake_payload,", " NULL,")
+"""As `JOB_COLUMNS`, for what needs no large values of a job."""
 WIDTH = JOB_COLUMNS.count(",") + 1
 (
     SEQ,

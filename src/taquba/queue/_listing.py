@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from taquba.errors import InvalidArgument, InvalidType
-from taquba.queue._columns import JOB_COLUMNS, SEQ, STATE
+from taquba.queue._columns import JOB_COLUMNS, PAYLOAD, SEQ, STATE
 from taquba.queue._filter import JobFilter
 from taquba.queue._records import Job, JobPage, JobState
 
@@ -22,10 +22,17 @@ __all__ = ["Listing"]
 _SLICE = 2000
 """Jobs that are looked through at once."""
 _FILTERED_SLICE = 200
-"""Whole jobs that a filter looks at before the event loop goes on."""
+"""Jobs that a filter looks at before the event loop goes on."""
+_READ_AT_ONCE = 1024 * 1024
+"""Bytes of payloads of matching jobs that are read before the event loop goes on."""
 _BEFORE_ALL = -(2**62)
 _COLUMNS = [str(column) for column in JOB_COLUMNS.replace(" ", "").split(",")]
-_SMALL = {"seq", "queue", "state", "priority", "enqueued_at", "ended_at", "last_error", "headers"}
+_SMALL = {"seq", "id", "queue", "state", "priority"} | {
+    "enqueued_at",
+    "ended_at",
+    "last_error",
+    "headers",
+}
 _LEAN_COLUMNS = ", ".join(column if column in _SMALL else "NULL" for column in _COLUMNS)
 """What filters and orders go by, at the same places: a filter must not read all payloads."""
 
@@ -37,7 +44,10 @@ _INDEXED = {
 
 
 class Listing:
-    """One page. Its place is the pair of what orders the jobs, and a job's seq."""
+    """One page. Its place is the pair of what orders the jobs, and a job's seq.
+
+    Without payloads its jobs have no more than their ids and what filters go by.
+    """
 
     def __init__(
         self,
@@ -48,6 +58,7 @@ class Listing:
         limit: int,
         after: str | None,
         wanted: JobFilter | None = None,
+        payloads: bool = True,
     ) -> None:
         self._source = source
         self._queue = queue
@@ -55,7 +66,8 @@ class Listing:
         self._limit = limit
         self._after = after
         self._filter = wanted
-        self._columns = JOB_COLUMNS if wanted is None else _LEAN_COLUMNS
+        self._payloads = payloads
+        self._columns = JOB_COLUMNS if wanted is None and payloads else _LEAN_COLUMNS
 
     async def page(self) -> JobPage:
         """Read it."""
@@ -97,11 +109,19 @@ class Listing:
     ) -> list[tuple[int, tuple[Any, ...]]]:
         """As `_find`, of the jobs that a filter lets through."""
         found: list[tuple[int, tuple[Any, ...]]] = []
+        read = 0
         while True:
             rows = await self._find(number, key, seq, _FILTERED_SLICE)
             for at, row in rows:
-                if wanted.matches(row) and len(found) <= self._limit:
-                    found += [(at, whole) for whole in self._whole(row[SEQ])]
+                if not wanted.matches(row) or len(found) > self._limit:
+                    continue
+                for kept in self._whole(row[SEQ]) if self._payloads else [row]:
+                    if wanted.matches(kept):
+                        found.append((at, kept))
+                        read += len(kept[PAYLOAD] or b"")
+                if read >= _READ_AT_ONCE:
+                    read = 0
+                    await self._pause()
             if len(rows) < _FILTERED_SLICE or len(found) > self._limit:
                 return found[: self._limit + 1]
             key, seq = rows[-1][0], rows[-1][1][0]
@@ -201,6 +221,6 @@ class Listing:
         return self._source.rows(f"SELECT {self._columns} FROM jobs WHERE seq = ?", (seq,))
 
     def _whole(self, seq: int) -> list[tuple[Any, ...]]:
-        """A job that was found, unless it has changed its state meanwhile."""
+        """A job that was found, unless it is gone or has changed its state meanwhile."""
         rows = self._source.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?", (seq,))
         return [row for row in rows if self._state is None or row[STATE] == self._state]

@@ -185,7 +185,8 @@ class Managing(Calls):
         count = 0
         after: str | None = None
         while True:
-            page = await self._list(name, JobState.DEAD, wanted, min(left, _REDRIVE_SLICE), after)
+            size = min(left, _REDRIVE_SLICE)
+            page = await self._list(name, JobState.DEAD, wanted, size, after, payloads=False)
             done = 0
             if page.jobs:
                 async with self._committing() as tx:

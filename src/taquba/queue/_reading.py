@@ -348,9 +348,11 @@ class QueueReader:
         wanted: JobFilter | None,
         limit: int,
         after: str | None,
+        *,
+        payloads: bool = True,
     ) -> JobPage:
         page = await Listing(
-            self._source, queue, state, limit=limit, after=after, wanted=wanted
+            self._source, queue, state, limit=limit, after=after, wanted=wanted, payloads=payloads
         ).page()
         await self._source.leave()
         return page

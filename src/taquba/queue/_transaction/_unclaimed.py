@@ -13,6 +13,7 @@ from taquba.queue._columns import (
     RUN_AT,
     SEQ,
     STATE,
+    WITHOUT_PAYLOADS,
 )
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
@@ -32,6 +33,8 @@ from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, NOWHERE, PENDIN
 from taquba.queue._transaction._settling import Settling
 
 __all__ = ["Unclaimed"]
+
+_LEAN_BY_ID = f"SELECT {WITHOUT_PAYLOADS} FROM jobs WHERE id = ?"
 
 
 class Unclaimed(Settling):
@@ -146,7 +149,7 @@ class Unclaimed(Settling):
             JobNotFound: There is no such job.
             InvalidState: The job is not dead.
         """
-        row = self._find(job_id)
+        row = self.execute(_LEAN_BY_ID, (job_id,)).fetchone()
         if row is None:
             raise JobNotFound(f"there is no job {job_id!r}")
         if row[STATE] != DEAD:
