@@ -11,7 +11,7 @@ from taquba.errors import TaqubaError
 if TYPE_CHECKING:
     from taquba.clock import Clock
     from taquba.database import Transaction
-    from taquba.queue._records import Completion
+    from taquba.queue._results import Completion
 
 __all__ = ["Completions", "wait_for_future"]
 

@@ -17,7 +17,8 @@ from taquba.queue._delivering import deliver
 from taquba.queue._effects import Effects
 from taquba.queue._failure import failure_of
 from taquba.queue._measuring import measured
-from taquba.queue._records import Claim, Settled
+from taquba.queue._records import Claim
+from taquba.queue._results import Settled
 from taquba.queue._transaction import QueueTransaction
 from taquba.queue._waiting import Waiter, WaitingClaims
 from taquba.tracing import Operation

@@ -12,9 +12,10 @@ from taquba.database import DatabaseConfig, Lag, Replica
 from taquba.errors import InvalidUrl
 from taquba.objectstore import ObjectStore
 from taquba.queue import _validate
+from taquba.queue._kv_reading import KeyValueReader
 from taquba.queue._opening import Opening, open_target
 from taquba.queue._payload_objects import PayloadReader
-from taquba.queue._reading import KeyValueReader, QueueReader
+from taquba.queue._reading import QueueReader
 from taquba.queue._schema import QUEUE_SCHEMA
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from taquba.queue import _validate
-from taquba.queue._reading import KeyValueReader
+from taquba.queue._kv_reading import KeyValueReader
 from taquba.queue._transaction import QueueTransaction
 
 if TYPE_CHECKING:
     from taquba.queue._core import Core
-    from taquba.queue._reading import Source
+    from taquba.queue._source import Source
 
 __all__ = ["KeyValue"]
 

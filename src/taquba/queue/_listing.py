@@ -15,7 +15,7 @@ from taquba.queue._filter import JobFilter
 from taquba.queue._records import Job, JobPage, JobState
 
 if TYPE_CHECKING:
-    from taquba.queue._reading import Source
+    from taquba.queue._source import Source
 
 __all__ = ["Listing"]
 

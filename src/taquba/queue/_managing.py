@@ -19,15 +19,8 @@ from taquba.queue._core import logger
 from taquba.queue._effects import Effects
 from taquba.queue._filter import job_filter
 from taquba.queue._flow_status import FlowStatus, status
-from taquba.queue._records import (
-    Cancelled,
-    Completion,
-    CompletionOutcome,
-    Job,
-    JobState,
-    Redriven,
-    Woken,
-)
+from taquba.queue._records import Job, JobState
+from taquba.queue._results import Cancelled, Completion, CompletionOutcome, Redriven, Woken
 
 __all__ = ["Managing"]
 

@@ -16,7 +16,7 @@ from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._measuring import measured
 from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
-from taquba.queue._records import Committed, Enqueued
+from taquba.queue._results import Committed, Enqueued
 from taquba.queue._retry import RetryPolicy
 from taquba.tracing import Operation
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from taquba.queue._columns import JOB_COLUMNS
 from taquba.queue._core import Core, Lane
 from taquba.queue._leases import Lease
-from taquba.queue._records import Completion, CompletionOutcome, Job, JobState
+from taquba.queue._records import Job, JobState
+from taquba.queue._results import Completion, CompletionOutcome
 
 if TYPE_CHECKING:
     from taquba.database import Execute, Transaction

@@ -7,7 +7,7 @@ from taquba.queue import _validate
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._measuring import stamp
-from taquba.queue._records import Enqueued
+from taquba.queue._results import Enqueued
 from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._history import Recording
 

@@ -30,14 +30,8 @@ from taquba.queue._core import Lane, logger
 from taquba.queue._effects import Effects
 from taquba.queue._failure import Failure, failure_of
 from taquba.queue._leases import Lease
-from taquba.queue._records import (
-    AttemptOutcome,
-    Claim,
-    CompletionOutcome,
-    Job,
-    JobState,
-    Settled,
-)
+from taquba.queue._records import AttemptOutcome, Claim, Job, JobState
+from taquba.queue._results import CompletionOutcome, Settled
 from taquba.queue._retry import RetryPolicy
 from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, PENDING, SCHEDULED
 from taquba.queue._transaction._claiming import Claiming, Successor

@@ -18,17 +18,8 @@ from taquba.queue._columns import (
 from taquba.queue._core import Lane
 from taquba.queue._effects import Effects
 from taquba.queue._leases import Lease
-from taquba.queue._records import (
-    AttemptOutcome,
-    Cancelled,
-    CancelOutcome,
-    Claim,
-    CompletionOutcome,
-    Job,
-    JobState,
-    WakeOutcome,
-    Woken,
-)
+from taquba.queue._records import AttemptOutcome, Claim, Job, JobState
+from taquba.queue._results import Cancelled, CancelOutcome, CompletionOutcome, WakeOutcome, Woken
 from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._settling import Settling
 
