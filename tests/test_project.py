@@ -195,7 +195,7 @@ PUBLIC = {
         QUEUE_CHECKS QueueTransaction Redriven Settled Settlement verify_queue Worker
         Attempt AttemptOutcome Dead Delivery Done Engine FailWith Failure failure_of Heartbeat
         JobView MAX_ERROR_LENGTH MAX_HISTORY MAX_TRACEBACK_LENGTH OnError Result Retry
-        RetryPolicy Work RateLimit FlowStatus MAX_CONCURRENCY_KEY_LENGTH
+        FailedSettlement RetryPolicy Work RateLimit FlowStatus MAX_CONCURRENCY_KEY_LENGTH
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail

@@ -26,7 +26,13 @@ __all__ = [
 _ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
-def blob(value: object, *, name: str, limit: int) -> bytes:
+def blob(
+    value: object,
+    *,
+    name: str,
+    limit: int,
+    hint: str = "put large data in an object of your own and pass its name",
+) -> bytes:
     """Bytes of at most `limit`; a bytearray or memoryview is copied."""
     data: object = value
     if isinstance(value, bytearray):
@@ -34,13 +40,10 @@ def blob(value: object, *, name: str, limit: int) -> bytes:
     elif isinstance(value, memoryview):
         data = cast("memoryview[int]", value).tobytes()
     if not isinstance(data, bytes):
-        hint = ": encode it, for example with .encode() or json.dumps(…).encode()"
-        raise wrong_type(f"{name} must be bytes", data, hint)
+        way = ": encode it, for example with .encode() or json.dumps(…).encode()"
+        raise wrong_type(f"{name} must be bytes", data, way)
     if len(data) > limit:
-        raise ValueTooLarge(
-            f"{name} has {len(data):,} bytes and may have {limit:,}: "
-            "put large data in an object of your own and pass its name"
-        )
+        raise ValueTooLarge(f"{name} has {len(data):,} bytes and may have {limit:,}: {hint}")
     return data
 
 

@@ -59,7 +59,7 @@ class OpenTelemetryMetrics:
         meter = metrics.get_meter("taquba", meter_provider=meter_provider)
         self._counters: dict[Instrument, Counter] = {}
         self._histograms: dict[Instrument, Histogram] = {}
-        self._samples: list[Sample] = []
+        self._gauges = _Gauges()
         for x in INSTRUMENTS:
             match x.kind:
                 case Kind.COUNTER:
@@ -73,7 +73,7 @@ class OpenTelemetryMetrics:
                     )
                 case Kind.GAUGE:
                     meter.create_observable_gauge(
-                        x.name, [_Observing(self._samples, x)], x.unit, x.description
+                        x.name, [_Observing(self._gauges, x)], x.unit, x.description
                     )
 
     def add(self, instrument: Instrument, amount: float, labels: Mapping[str, str]) -> None:
@@ -89,25 +89,38 @@ class OpenTelemetryMetrics:
 
     def observe(self, sample: Sample) -> None:
         """See `taquba.metrics.Metrics.observe`."""
-        self._samples.append(sample)
+        self._gauges.samples.append(sample)
 
     def forget(self, sample: Sample) -> None:
         """See `taquba.metrics.Metrics.forget`."""
-        self._samples.remove(sample)
+        self._gauges.samples.remove(sample)
+
+
+class _Gauges:
+    """The values of all gauges, read once a collection: when one is asked for that was told."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self._values: list[Measurement] = []
+        self._untold: set[Instrument] = set()
+
+    def of(self, instrument: Instrument) -> list[Measurement]:
+        if instrument not in self._untold:
+            self._values = [value for sample in list(self.samples) for value in sample()]
+            self._untold = {x for x in INSTRUMENTS if x.kind is Kind.GAUGE}
+        self._untold.discard(instrument)
+        return [value for value in self._values if value.instrument is instrument]
 
 
 class _Observing:
     """The callback of one gauge."""
 
-    def __init__(self, samples: list[Sample], instrument: Instrument) -> None:
-        self._samples = samples
+    def __init__(self, gauges: _Gauges, instrument: Instrument) -> None:
+        self._gauges = gauges
         self._instrument = instrument
 
     def __call__(self, options: CallbackOptions) -> list[Observation]:
-        found: list[Measurement] = []
-        for sample in list(self._samples):
-            found.extend(x for x in sample() if x.instrument is self._instrument)
-        return [Observation(x.value, x.labels) for x in found]
+        return [Observation(x.value, x.labels) for x in self._gauges.of(self._instrument)]
 
 
 @final
@@ -170,9 +183,17 @@ class OpenTelemetryTracing:
             try:
                 yield span
             except Exception as error:
-                span.record_exception(error)
-                span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+                self.fail(span, error)
                 raise
+
+    def fail(self, span: object, error: BaseException | str) -> None:
+        """See `taquba.tracing.Tracing.fail`."""
+        if not isinstance(span, Span):
+            return
+        if isinstance(error, BaseException):
+            span.record_exception(error)
+            error = f"{type(error).__name__}: {error}"
+        span.set_status(Status(StatusCode.ERROR, error))
 
 
 _SPANS = {

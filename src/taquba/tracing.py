@@ -3,7 +3,8 @@
 Give an object with the methods of `Tracing` to `Queue.open(tracing=…)`, such as
 `taquba.opentelemetry.OpenTelemetryTracing`. The context travels in a job's headers, in W3C's
 form: `TRACEPARENT` and `TRACESTATE`. Headers of that name that the caller gives are kept.
-Payloads are never handed to tracing.
+Payloads are never handed to tracing. An exception that one of the methods raises is logged,
+once, and the work goes on without a span.
 """
 
 from __future__ import annotations
@@ -51,4 +52,8 @@ class Tracing(Protocol):
 
         What the block raises is recorded as an error.
         """
+        ...
+
+    def fail(self, span: object, error: BaseException | str) -> None:
+        """What a span is about failed, though its block raised nothing."""
         ...

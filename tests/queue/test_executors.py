@@ -263,3 +263,25 @@ async def test_executors_that_cannot_be(queue: Queue) -> None:
         queue.worker("q", lambda view: None, executor=pool)
     with pytest.raises(InvalidType, match="not an Executor"):
         await queue.worker("q", in_a_process, executor=lambda: 7).run()  # type: ignore[arg-type,return-value]
+
+
+async def test_what_ends_within_the_grace_counts(world: World, queue: Queue) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def handler(delivery: Delivery) -> Effects:
+        began.set()
+        assert go.wait(10)
+        return Effects().put("done", b"yes")
+
+    await queue.enqueue("q", b"x")
+    worker = queue.worker("q", handler, concurrency=1, drain_timeout=5, cancel_grace=20)
+    running = asyncio.ensure_future(worker.run())
+    await world.clock.advance(0)
+    assert await asyncio.to_thread(began.wait, 10)
+    worker.stop()
+    await world.clock.advance(6)
+    assert not running.done()
+    go.set()
+    await running
+    assert await queue.stats("q") == counts(done=1)
+    assert await queue.kv.get("done") == b"yes"

@@ -6,16 +6,20 @@ import asyncio
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taquba import Delivery, Effects, PermanentError, QueueConfig, TaqubaError
+from taquba import Delivery, Effects, PermanentError, Queue, QueueConfig, TaqubaError
 from taquba.errors import InvalidArgument
 from taquba.logs import JobContextFilter, current_job
 from taquba.metrics import INSTRUMENTS, Kind
-from taquba.testing import InMemoryMetrics
+from taquba.objectstore import RetryingStore
+from taquba.objectstore import RetryPolicy as StorePolicy
+from taquba.queue import QueueTransaction
+from taquba.testing import FaultyStore, InMemoryMetrics
 from tests.queue.harness import NO_BACKOFF, World, take
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +78,18 @@ async def test_what_is_rolled_back_is_not_counted(world: World) -> None:
     before = dict(metrics.counters)
     with pytest.raises(TaqubaError):
         await queue.ack(claim, Effects().enqueue("q", b"2").enqueue("q", b"3", job_id="taken"))
-    with pytest.raises(ZeroDivisionError), queue.transaction() as tx:
-        tx.ack(claim)
-        raise ZeroDivisionError
+    endings: list[Callable[[QueueTransaction], object]] = [
+        lambda tx: tx.ack(claim),
+        lambda tx: tx.nack(claim, "no"),
+        lambda tx: tx.release(claim),
+        lambda tx: tx.dead_letter(claim, "no"),
+        lambda tx: tx.take_back(claim._lease, "lease expired"),
+        lambda tx: tx.cancel("taken"),
+    ]
+    for end in endings:
+        with pytest.raises(ZeroDivisionError), queue.transaction() as tx:
+            end(tx)
+            raise ZeroDivisionError
     assert jobs(metrics) == {"enqueued": 1, "claimed": 1}
     after = {k: v for k, v in metrics.counters.items() if "store" not in k[0]}
     assert after == {k: v for k, v in before.items() if "store" not in k[0]}
@@ -93,6 +106,42 @@ async def test_expired_leases_and_released_jobs_are_counted(world: World) -> Non
         assert queue.reap_due() == 1
     assert jobs(metrics) == {"enqueued": 1, "claimed": 2, "reaped": 1, "dead_lettered": 1}
     assert metrics.total("taquba_leases_expired_total", queue="q") == 2
+
+
+async def test_retries_of_the_store_are_counted(world: World) -> None:
+    """Those of the journal, which tries for ever, and those of a store that tries by itself."""
+    metrics = InMemoryMetrics()
+    store = FaultyStore(world.store)
+    policy = StorePolicy(first_delay=0.01)
+    retrying = RetryingStore(store, clock=world.clock, policy=policy)
+    queue = await Queue.open(retrying, clock=world.clock, metrics=metrics)
+    before = metrics.total("taquba_store_retries_total")
+    store.fail("create", "journal/", times=2)
+    enqueuing = asyncio.ensure_future(queue.enqueue("q", b""))
+    await world.clock.advance(60)
+    await enqueuing
+    assert metrics.total("taquba_store_retries_total") == before + 2
+    await queue.close()
+    plain = InMemoryMetrics()
+    queue = await Queue.open(store, clock=world.clock, metrics=plain)
+    store.fail("create", "journal/", times=2)
+    enqueuing = asyncio.ensure_future(queue.enqueue("q", b""))
+    await world.clock.advance(60)
+    await enqueuing
+    assert plain.total("taquba_store_retries_total") == 2
+    await queue.close()
+
+
+async def test_beats_that_are_not_stored_are_counted(world: World) -> None:
+    metrics = InMemoryMetrics()
+    await world.open(metrics=metrics, heartbeat=20)
+    await world.clock.advance(41)
+    assert metrics.total("taquba_heartbeat_failures_total") == 0
+    world.wire.hold()
+    await world.clock.advance(45)
+    assert metrics.total("taquba_heartbeat_failures_total") >= 1
+    world.wire.release()
+    await world.clock.advance(0)
 
 
 async def test_a_renewal_to_the_same_expiry_is_not_counted(world: World) -> None:

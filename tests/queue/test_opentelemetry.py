@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,10 +14,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from taquba import Delivery, Effects, QueueConfig
+from taquba import Dead, Delivery, Effects, QueueConfig, Retry
+from taquba._msgpack import pack
 from taquba.errors import InvalidArgument
+from taquba.metrics import Measurement
 from taquba.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracing
-from tests.queue.harness import World, take
+from taquba.queue._measuring import stamp
+from taquba.tracing import Operation
+from taquba.workflow import Outcome, Step, WorkflowRuntime
+from tests.queue.harness import NO_BACKOFF, World, take
 
 pytestmark = pytest.mark.anyio
 
@@ -122,13 +129,109 @@ async def test_a_failure_is_recorded_and_own_headers_are_kept(world: World) -> N
         raise ValueError("no")
 
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    await queue.enqueue("q", b"1", headers={"traceparent": given})
+    with traces.tracer.start_as_current_span("a request"):  # which is not what was asked for
+        await queue.enqueue("q", b"1", headers={"traceparent": given})
     async with queue.worker("q", handle):
         pass
     [handled] = traces.spans("process q")
     assert handled.status.status_code is StatusCode.ERROR
     assert handled.events[0].name == "exception"
     assert format(handled.links[0].context.span_id, "x") == "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize("what", ["retry", "dead", "step"])
+async def test_a_failure_that_is_said_and_not_raised_is_recorded(world: World, what: str) -> None:
+    traces = Traces()
+    queue = await world.open(tracing=traces.tracing, config=QueueConfig(max_attempts=1))
+    if what == "step":
+
+        async def runner(step: Step) -> Outcome:
+            raise ValueError("no")
+
+        async with WorkflowRuntime(queue, runner, queue_name="q") as runtime:
+            await runtime.submit(b"", run_id="r")
+            await runtime.wait("r")
+    else:
+
+        async def handle(delivery: Delivery) -> Retry | Dead:
+            return Retry(ValueError("no")) if what == "retry" else Dead("no")
+
+        await queue.enqueue("q", b"1")
+        async with queue.worker("q", handle):
+            pass
+    [handled] = traces.spans("process q")
+    assert handled.status.status_code is StatusCode.ERROR
+    assert "no" in (handled.status.description or "")
+    assert [event.name for event in handled.events] == ([] if what == "dead" else ["exception"])
+
+
+class Broken:
+    """A tracing of which one method fails."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def _do(self, method: str) -> None:
+        if method == self._method:
+            raise ZeroDivisionError(method)
+
+    def inject(self, headers: MutableMapping[str, str]) -> None:
+        headers["traceparent"] = "half of it"
+        self._do("inject")
+
+    def fail(self, span: object, error: BaseException | str) -> None:
+        self._do("fail")
+
+    @contextmanager
+    def span(self, operation: Operation, parent: object = None) -> Generator[object]:
+        self._do("begin")
+        yield object()
+        self._do("end")
+
+
+def test_contexts_are_not_mixed() -> None:
+    class Both(Broken):
+        def inject(self, headers: MutableMapping[str, str]) -> None:
+            headers.update(traceparent="new", tracestate="new")
+
+    own = pack({"traceparent": "own"})
+    assert stamp(Both("nothing"), own) is own
+
+
+@pytest.mark.parametrize("method", ["inject", "begin", "end", "fail"])
+async def test_tracing_that_fails_harms_nobody(
+    world: World, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    queue = await world.open(tracing=Broken(method), config=NO_BACKOFF)
+
+    async def handle(delivery: Delivery) -> Retry | None:
+        return Retry("once more") if delivery.attempt == 1 else None
+
+    await queue.enqueue_many("q", [b"1", b"2"])
+    async with queue.worker("q", handle):
+        await world.clock.advance(0)
+    assert (await queue.stats("q")).done == 2
+    told = [record for record in caplog.records if "tracing fails" in record.message]
+    assert len(told) == 1
+
+
+async def test_gauges_are_read_once_a_collection(world: World) -> None:
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(MeterProvider([reader]))
+    await world.open(metrics=metrics)
+    reads = 0
+    [sample] = metrics._gauges.samples
+
+    def counting() -> Iterable[Measurement]:
+        nonlocal reads
+        reads += 1
+        return sample()
+
+    metrics._gauges.samples[:] = [counting]
+    for collections in (1, 2, 3):
+        reader.get_metrics_data()
+        assert reads == collections
+    metrics._gauges.samples[:] = [sample]
 
 
 async def test_headers_without_room_are_left_as_they_are(world: World) -> None:

@@ -444,6 +444,99 @@ async def test_a_stopped_worker_gives_back_what_is_not_done_in_time(
     assert [job.attempts for job in jobs.jobs] == [0, 0]
 
 
+async def test_a_handler_is_cancelled_once_and_may_clean_up(world: World, queue: Queue) -> None:
+    cancelled = 0
+    cleaned: list[bytes] = []
+
+    async def handler(delivery: Delivery) -> None:
+        nonlocal cancelled
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+        finally:
+            await world.clock.sleep(3)
+            cleaned.append(delivery.payload)
+
+    await queue.enqueue("q", b"x")
+    worker = queue.worker("q", handler, drain_timeout=5, cancel_grace=10)
+    running = asyncio.ensure_future(worker.run())
+    await world.clock.advance(0)
+    worker.stop()
+    await world.clock.advance(7)
+    assert (cancelled, cleaned, running.done()) == (1, [], False)
+    assert await queue.stats("q") == counts(claimed=1)
+    await world.clock.advance(1)
+    await running
+    assert (cancelled, cleaned) == (1, [b"x"])
+    [job] = (await queue.list_jobs("q")).jobs
+    assert (job.state, job.attempts) == (JobState.PENDING, 0)
+    assert world.clock.sleeping <= 1  # the reaper's
+
+
+async def test_what_a_handler_says_though_it_is_cancelled_counts(
+    world: World, queue: Queue
+) -> None:
+    async def handler(delivery: Delivery) -> Effects:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Effects().put("done", b"yes")
+
+    await queue.enqueue("q", b"x")
+    worker = queue.worker("q", handler, drain_timeout=5)
+    running = asyncio.ensure_future(worker.run())
+    await world.clock.advance(0)
+    worker.stop()
+    await world.clock.advance(5)
+    await running
+    assert await queue.stats("q") == counts(done=1)
+    assert await queue.kv.get("done") == b"yes"
+
+
+async def test_clean_up_that_never_ends_is_cut_off_after_the_grace(
+    world: World, queue: Queue
+) -> None:
+    async def handler(delivery: Delivery) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    await queue.enqueue("q", b"x")
+    worker = queue.worker("q", handler, drain_timeout=5, cancel_grace=10)
+    running = asyncio.ensure_future(worker.run())
+    await world.clock.advance(0)
+    worker.stop()
+    await world.clock.advance(14)
+    assert not running.done()
+    await world.clock.advance(1)
+    await running
+    assert await queue.stats("q") == counts(pending=1)
+
+
+async def test_a_claim_that_arrives_after_the_deadline_is_not_begun(world: World) -> None:
+    queue = await world.open()
+    seen: list[bytes] = []
+
+    async def handler(delivery: Delivery) -> None:
+        seen.append(delivery.payload)
+
+    await queue.enqueue("q", b"x")
+    world.wire.hold()  # the claim is not durable
+    worker = queue.worker("q", handler, drain_timeout=5)
+    running = asyncio.ensure_future(worker.run())
+    await world.clock.advance(0)
+    worker.stop()
+    await world.clock.advance(6)
+    world.wire.release()
+    await world.clock.advance(10)
+    await running
+    assert seen == []
+    [job] = (await queue.list_jobs("q")).jobs
+    assert (job.state, job.attempts) == (JobState.PENDING, 0)
+
+
 async def test_leaving_the_block_drains(world: World, queue: Queue) -> None:
     async def handler(delivery: Delivery) -> None:
         await asyncio.Event().wait()

@@ -279,6 +279,30 @@ async def test_leaving_within_a_time(timeout: Any) -> None:
     assert runner.started == [("r", 0, 1), ("r", 0, 1)]
 
 
+async def test_a_step_that_is_cancelled_at_the_end_may_clean_up() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    cleaned: list[int] = []
+
+    async def runner(step: Step) -> Outcome:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await clock.sleep(2)
+            cleaned.append(step.attempt)
+        return Succeed()
+
+    process = Process(store, runner, clock, drain_timeout=10)
+    assert await process.opened()
+    await process.runtime.submit(b"", run_id="r")
+    await settle(clock)
+    leaving = asyncio.ensure_future(process.leave())
+    await clock.advance(11)
+    assert (cleaned, leaving.done()) == ([], False)
+    await clock.advance(1)
+    await leaving
+    assert cleaned == [1]
+
+
 async def test_leaving_sooner_than_the_drain_timeout_leaves_no_timer() -> None:
     clock = ManualClock()
     runner = Gated()

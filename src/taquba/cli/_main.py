@@ -19,6 +19,7 @@ from taquba.cli._parser import (
     add_command,
     add_prices,
     add_scratch,
+    loaded,
 )
 from taquba.cli._queue_commands import add_queue_commands
 from taquba.errors import CorruptStore, TaqubaError
@@ -157,15 +158,10 @@ class _Version(argparse.Action):
 
 
 def _add_verify(verbs: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._verify import verify_command
-
-        return await verify_command(options, clock)
-
     parser = add_command(
         verbs,
         "verify",
-        command=command,
+        command=loaded("_verify", "verify_command"),
         summary="read everything that is kept, and tell what is damaged",
         description=(
             "Walk the whole journal that is kept, check every digest, replay every entry, and\n"
@@ -188,15 +184,10 @@ def _add_verify(verbs: Verbs) -> None:
 
 
 def _add_export(verbs: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._export import export_command
-
-        return await export_command(options, clock)
-
     parser = add_command(
         verbs,
         "export",
-        command=command,
+        command=loaded("_export", "export_command"),
         summary="write the state as an ordinary SQLite file",
         description=(
             "Write the state, as it is or as it was, into an SQLite file that any tool can open.\n"
@@ -221,15 +212,10 @@ def _add_export(verbs: Verbs) -> None:
 
 
 def _add_info(verbs: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._info import info_command
-
-        return await info_command(options, clock)
-
     parser = add_command(
         verbs,
         "info",
-        command=command,
+        command=loaded("_info", "info_command"),
         summary="tell what is stored, by whom and when, and what it costs",
         description=(
             "Tell who wrote the store and when, how much is stored, what is in it, and what its\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +26,7 @@ __all__ = [
     "add_command",
     "add_prices",
     "add_scratch",
+    "loaded",
 ]
 
 CLEAN, DAMAGED, FAILED = 0, 1, 2
@@ -37,6 +39,16 @@ _URL = "s3://…, gs://…, az://…, file:///folder, or the path of a folder"
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(FAILED, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+
+
+def loaded(module: str, name: str) -> Command:
+    """A command that is imported when it runs, so that help costs next to nothing."""
+
+    async def command(options: argparse.Namespace, clock: Clock) -> int:
+        found: Command = getattr(importlib.import_module(f"taquba.cli.{module}"), name)
+        return await found(options, clock)
+
+    return command
 
 
 def add_command(

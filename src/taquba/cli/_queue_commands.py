@@ -6,11 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from taquba.cli._arguments import header, whole_number
-from taquba.cli._parser import Parser, add_command
+from taquba.cli._parser import Parser, add_command, loaded
 
 if TYPE_CHECKING:
     from taquba.cli._parser import Verbs
-    from taquba.clock import Clock
 
 __all__ = ["add_queue_commands"]
 
@@ -41,15 +40,10 @@ def _add_group(verbs: Verbs, name: str, summary: str) -> Verbs:
 
 
 def _add_queues(verbs: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._jobs import queues_command
-
-        return await queues_command(options, clock)
-
     add_command(
         verbs,
         "queues",
-        command=command,
+        command=loaded("_jobs", "queues_command"),
         summary="list the queues, and how many of their jobs are where",
         description=(
             "List every queue that ever had a job, with the number of its jobs in each state and\n"
@@ -60,15 +54,10 @@ def _add_queues(verbs: Verbs) -> None:
 
 
 def _add_jobs_list(actions: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._jobs import list_command
-
-        return await list_command(options, clock)
-
     parser = add_command(
         actions,
         "list",
-        command=command,
+        command=loaded("_jobs", "list_command"),
         summary="list the jobs of a queue",
         description="List the jobs of a queue, page by page.",
         examples=(
@@ -84,16 +73,10 @@ def _add_jobs_list(actions: Verbs) -> None:
 
 
 def _add_dead_list(actions: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._jobs import list_command
-
-        options.state = "dead"
-        return await list_command(options, clock)
-
     parser = add_command(
         actions,
         "list",
-        command=command,
+        command=loaded("_jobs", "list_command"),
         summary="list the dead jobs of a queue, with their errors",
         description="List the dead jobs of a queue, with their errors, page by page.",
         examples=(
@@ -101,21 +84,17 @@ def _add_dead_list(actions: Verbs) -> None:
             "  taquba dead list ./state mail --error Timeout --since -1d --json\n"
         ),
     )
+    parser.set_defaults(state="dead")
     parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
     _add_filters(parser)
     _add_pages(parser)
 
 
 def _add_show(actions: Verbs, verb: str) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._jobs import show_command
-
-        return await show_command(options, clock)
-
     parser = add_command(
         actions,
         "show",
-        command=command,
+        command=loaded("_jobs", "show_command"),
         summary="show one job: its error, its attempts, its payload",
         description="Show one job: everything that is known of it, and how its attempts ended.",
         examples=(
@@ -130,15 +109,10 @@ def _add_show(actions: Verbs, verb: str) -> None:
 
 
 def _add_dead_redrive(actions: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._redrive import redrive_command
-
-        return await redrive_command(options, clock)
-
     parser = add_command(
         actions,
         "redrive",
-        command=command,
+        command=loaded("_redrive", "redrive_command"),
         summary="give dead jobs all their attempts again",
         description=(
             "Put dead jobs back into their queue, at their old places, with all their attempts.\n"
@@ -172,15 +146,10 @@ def _add_dead_redrive(actions: Verbs) -> None:
 
 
 def _add_kv_get(actions: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._kv import get_command
-
-        return await get_command(options, clock)
-
     parser = add_command(
         actions,
         "get",
-        command=command,
+        command=loaded("_kv", "get_command"),
         summary="write the value of a key",
         description="Write the bytes of a key's value, and nothing else.",
         examples="  taquba kv get s3://bucket/app orders/7\n  taquba kv get ./state 00ff --hex\n",
@@ -192,15 +161,10 @@ def _add_kv_get(actions: Verbs) -> None:
 
 
 def _add_kv_scan(actions: Verbs) -> None:
-    async def command(options: argparse.Namespace, clock: Clock) -> int:
-        from taquba.cli._kv import scan_command
-
-        return await scan_command(options, clock)
-
     parser = add_command(
         actions,
         "scan",
-        command=command,
+        command=loaded("_kv", "scan_command"),
         summary="list keys with a prefix, and their values",
         description="List keys with a prefix and their values, in the order of the keys' bytes.",
         examples=(

@@ -27,6 +27,7 @@ from taquba.queue._effects import Effects as Effects
 from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
 from taquba.queue._engine import Engine as Engine
+from taquba.queue._engine import FailedSettlement as FailedSettlement
 from taquba.queue._engine import OnError as OnError
 from taquba.queue._engine import Settlement as Settlement
 from taquba.queue._engine import Work as Work
@@ -114,6 +115,7 @@ __all__ = [
     "Enqueued",
     "ExpiryIndex",
     "FailWith",
+    "FailedSettlement",
     "Failure",
     "FlowStatus",
     "Follower",

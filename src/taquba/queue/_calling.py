@@ -107,16 +107,19 @@ class InExecutor:
             await asyncio.wait([result])
         except asyncio.CancelledError:
             delivery._stopping = True
-            if not running.cancel():  # it has begun
-                await self._end(result, delivery)
-            raise
+            if running.cancel():
+                raise
+            await self._end(result, delivery)  # it has begun
+            if not result.done() or not delivery.is_live or self._is_cancelled():
+                raise
+            # Only its place was wanted back, and it has ended in time.
         if result.cancelled():
             raise TransientError("the executor cancelled the handler; was it shut down?")
         error = result.exception()
         if isinstance(error, BrokenExecutor) and _is_broken(executor):
             self._broke(executor)
             raise ExecutorBroke(
-                f"the executor broke while it had this job: {error}. Either this job's handler "
+                f"the executor broke while it had this job ({error}). Either this job's handler "
                 "ended its process, or another's did, or the system was out of memory"
             ) from error
         if error is not None and not isinstance(error, Exception):

@@ -62,7 +62,8 @@ class Consuming(Calls):
         Payloads that are objects of their own are fetched, and leases begin to run then. A job
         whose payload cannot be fetched is not delivered: it comes back with a delay, and the
         attempt does not count; or it is dead, if the object is gone or damaged. The others are
-        delivered; if there is no other one, the error is raised.
+        delivered; if there is no other one, the error is raised. All of them are in memory
+        together, up to 16 MiB each, so take fewer at a time where payloads are large.
 
         Raises:
             PayloadMissing, CorruptStore, StoreError: No payload could be fetched.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from taquba.queue._records import Claim
     from taquba.tracing import Tracing
 
-__all__ = ["Engine", "OnError", "Settlement", "Work", "failed_attempt"]
+__all__ = ["Engine", "FailedSettlement", "OnError", "Settlement", "Work", "failed_attempt"]
 
 Settlement = Callable[[QueueTransaction], object]
 """Settles one claim inside the transaction that it is given."""
@@ -62,12 +62,16 @@ class _Finished(NamedTuple):
 class _Slot:
     """A task that works on one job after the other; holds the lease of the one it is at."""
 
-    __slots__ = ("_task", "cancelled", "grace", "span")
+    __slots__ = ("_task", "cancelled", "engine", "grace", "leaving", "span")
 
-    def __init__(self, task: asyncio.Task[Any], grace: float) -> None:
+    def __init__(self, engine: Engine, task: asyncio.Task[Any], grace: float) -> None:
+        self.engine = engine
         self._task = task
         self.grace = grace
         self.cancelled = False
+        """Since the lease expired."""
+        self.leaving = False
+        """Cancelled, since the engine gives back what is under way."""
         self.span: object = None
         """Of the handler that ran last, if that is traced, until what it says is settled."""
 
@@ -75,10 +79,19 @@ class _Slot:
         self.cancelled = True
         self._task.cancel()
 
+    def leave(self) -> None:
+        if not self.leaving:
+            self.leaving = True
+            self._task.cancel()
+
     def uncancel(self) -> None:
         # Also if the work did not heed it: the next one must not seem cancelled.
-        self.cancelled = False
-        self._task.uncancel()
+        if self.cancelled:
+            self.cancelled = False
+            self._task.uncancel()
+        if self.leaving:
+            self.leaving = False
+            self._task.uncancel()
 
 
 @final
@@ -140,6 +153,7 @@ class Engine:
         self._flushing = False
         self._stopped = False
         self._accepting = False
+        self._leaving = False
         self._host: asyncio.Task[Any] | None = None
         self._host_cancelling = 0
         self._group: TaskGroup | None = None
@@ -205,9 +219,23 @@ class Engine:
 
     def stop(self) -> None:
         """Take no further jobs, for good; `run` returns when those under way are settled."""
+        if not self._stopped:
+            logger.info("a worker stops; %d jobs are under way", self._busy)
         self._stopped = True
         self._accepting = False
         self._note_change()
+
+    def give_back(self) -> None:
+        """Stop, and cancel the work that is under way, once each.
+
+        A job whose work ends by that goes back to its queue, and the attempt does not count;
+        what its work says all the same is settled.
+        """
+        self.stop()
+        self._leaving = True
+        for holder in self._core.leases.holders():
+            if isinstance(holder, _Slot) and holder.engine is self:
+                holder.leave()
 
     async def drained(self) -> None:
         """Return when the worker was stopped and what was under way is settled."""
@@ -345,7 +373,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        slot = _Slot(task, self._cancel_grace)
+        slot = _Slot(self, task, self._cancel_grace)
         running_job.set(None)  # not the one whose handler enqueued what this begins with
         while claim is not None:
             try:
@@ -388,7 +416,10 @@ class Engine:
             headers=job.headers,
         )
         with tracing.span(operation) as slot.span:
-            return await self._work(claim)
+            settlement = await self._work(claim)
+            if isinstance(settlement, FailedSettlement):
+                tracing.fail(slot.span, settlement.error)
+            return settlement
 
     async def _handle(self, claim: Claim, slot: _Slot) -> Settlement | None:
         """Do the work; None when the lease expired meanwhile."""
@@ -397,6 +428,8 @@ class Engine:
             await fetch_payload(self._core, claim)
         if not lease.live:
             return None
+        if self._leaving:
+            return lambda tx: tx.release(claim)
         lease.holder = slot
         if self._bounded:
             lease.begin(self._job_timeout, keep=self._keep_leases)
@@ -422,18 +455,23 @@ class Engine:
                 raise
             if not lease.live:
                 return None
+            if slot.leaving:
+                return lambda tx: tx.release(claim)
             # Nobody cancelled this task: something inside the handler raised it by itself.
             return self._on_error(claim, error)
         except BaseException as error:
             if _ends_process(error):
                 raise
-            logger.warning("the handler of job %s failed", claim.job.id, exc_info=True)
+            logger.warning(
+                "the handler of job %s failed", claim.job.id, exc_info=True, extra=about(claim.job)
+            )
             return None if slot.cancelled else self._on_error(claim, error)
         finally:
             running_job.reset(token)
             lease.holder = None
-            if slot.cancelled:
-                slot.uncancel()
+            expired = slot.cancelled
+            slot.uncancel()
+            if expired:
                 handler_ended(self._core, lease)
             elif self._bounded and lease.live:
                 lease.done()
@@ -464,6 +502,19 @@ class Engine:
         self._changed.set()
 
 
+class FailedSettlement:
+    """Settles a claim whose work failed; tells with what, to whoever traces."""
+
+    __slots__ = ("_settle", "error")
+
+    def __init__(self, settle: Settlement, error: BaseException | str) -> None:
+        self._settle = settle
+        self.error = error
+
+    def __call__(self, tx: QueueTransaction) -> object:
+        return self._settle(tx)
+
+
 def failed_attempt(
     claim: Claim,
     error: BaseException | str,
@@ -472,8 +523,8 @@ def failed_attempt(
     """Settle a claim with an error, and with effects if its job is given up."""
     failure = failure_of(error)
     if isinstance(error, PermanentError):
-        return lambda tx: tx.dead_letter(claim, failure, effects)
-    return lambda tx: tx.nack(claim, failure, effects)
+        return FailedSettlement(lambda tx: tx.dead_letter(claim, failure, effects), error)
+    return FailedSettlement(lambda tx: tx.nack(claim, failure, effects), error)
 
 
 def _ends_process(error: BaseException) -> bool:

@@ -206,6 +206,10 @@ class LeaseRegistry:
         self._leases[lease.seq] = lease
         self.note_expiry(lease.expires_at)
 
+    def holders(self) -> list[Holder]:
+        """All who work on a job now."""
+        return [lease.holder for lease in self._leases.values() if lease.holder is not None]
+
     def end(self, lease: Lease) -> None:
         lease.live = False
         if self._leases.get(lease.seq) is lease:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from taquba._msgpack import unpack
 from taquba.errors import ValueTooLarge
 from taquba.queue import _validate
+from taquba.queue._core import logger
 from taquba.tracing import TRACEPARENT, Operation
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from taquba.queue._effects import NewJob
     from taquba.tracing import Tracing
 
-__all__ = ["measured", "stamp", "stamped"]
+__all__ = ["GuardedTracing", "measured", "stamp", "stamped"]
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -45,6 +46,62 @@ def _measured(
             yield
     if observer is not None and instrument is not None:
         observer.took(instrument, queue, began)
+
+
+class GuardedTracing:
+    """A `Tracing` whose exceptions harm nobody: the first is logged, and work goes on."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._told = False
+
+    def _report(self) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning("tracing fails; this is told once", exc_info=True)
+
+    def inject(self, headers: MutableMapping[str, str]) -> None:
+        found = dict(headers)
+        try:
+            self._tracing.inject(found)
+        except Exception:
+            self._report()
+        else:
+            headers.update(found)
+
+    def fail(self, span: object, error: BaseException | str) -> None:
+        try:
+            self._tracing.fail(span, error)
+        except Exception:
+            self._report()
+
+    @contextmanager
+    def span(self, operation: Operation, parent: object = None) -> Generator[object]:
+        try:
+            block = self._tracing.span(operation, parent)
+            span = block.__enter__()
+        except Exception:
+            self._report()
+            yield None
+            return
+        try:
+            yield span
+        except BaseException as error:
+            self._leave(block, error)
+            raise
+        self._leave(block, None)
+
+    def _leave(
+        self, block: AbstractContextManager[object | None], error: BaseException | None
+    ) -> None:
+        try:
+            if error is None:
+                block.__exit__(None, None, None)
+            else:
+                block.__exit__(type(error), error, error.__traceback__)
+        except Exception as other:
+            if other is not error:
+                self._report()
 
 
 def stamp(tracing: Tracing, headers: bytes | None) -> bytes | None:

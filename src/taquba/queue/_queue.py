@@ -32,6 +32,7 @@ from taquba.queue._flow_keys import mark_keys
 from taquba.queue._heartbeat import Pulse, heartbeat_interval
 from taquba.queue._kv import KeyValue
 from taquba.queue._managing import Managing
+from taquba.queue._measuring import GuardedTracing
 from taquba.queue._observer import Meter, Observer
 from taquba.queue._opening import Opening, open_target
 from taquba.queue._payloads import Payloads
@@ -206,7 +207,7 @@ class Queue(Producing, Consuming, Managing):
                 await mark_keys(core)
                 pulse = Pulse(core, beat_every)
                 await pulse.begin()
-                core.tracing = tracing
+                core.tracing = None if tracing is None else GuardedTracing(tracing)
                 if meter is not None:
                     Observer(core, meter, sample_every).start()
                 return cls(

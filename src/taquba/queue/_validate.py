@@ -62,7 +62,8 @@ _LATEST_MS = 253_402_300_799_000  # the end of the year 9999, where datetime end
 
 
 def payload(value: object) -> bytes:
-    return blob(value, name="payload", limit=MAX_PAYLOAD_SIZE)
+    hint = "pass an opened file or an async iterable of bytes to enqueue, which may be larger"
+    return blob(value, name="payload", limit=MAX_PAYLOAD_SIZE, hint=hint)
 
 
 def queue_name(value: object) -> str:

@@ -21,7 +21,7 @@ from taquba.queue._calling import ExecutorBroke, ExecutorGone, Handler, adapt
 from taquba.queue._core import Core, logger
 from taquba.queue._delivery import Delivery
 from taquba.queue._effects import Effects, merged
-from taquba.queue._engine import Engine, Settlement, failed_attempt
+from taquba.queue._engine import Engine, FailedSettlement, Settlement, failed_attempt
 from taquba.queue._failure import failure_of
 from taquba.queue._measuring import stamped
 from taquba.queue._outcomes import Dead, Done, FailWith, Result, Retry, check_result
@@ -69,7 +69,7 @@ class Worker:
         if limit == 0:
             raise InvalidArgument("job_timeout is 0: no job could be done in time")
         whole(concurrency, "concurrency", 1, 100_000)
-        grace = seconds(cancel_grace, name="cancel_grace")
+        self._grace = grace = seconds(cancel_grace, name="cancel_grace")
         self._drain_timeout = (
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
@@ -175,6 +175,9 @@ class Worker:
                 self._engine.busy,
                 timeout,
             )
+        self._engine.give_back()
+        await self._core.clock.sleep(self._grace)
+        # Only what does not heed one cancellation is left; and this one does not end.
         scope.cancel()
 
     # -- one job ----------------------------------------------------------------------------
@@ -207,7 +210,10 @@ class Worker:
         payloads = self._core.payloads
         if effects is None or effects.largest <= payloads.above:
             return settlement
-        return await payloads.prepare(settlement, effects)
+        prepared = await payloads.prepare(settlement, effects)
+        if isinstance(settlement, FailedSettlement):
+            return FailedSettlement(prepared, settlement.error)
+        return prepared
 
     def _end(self, error: BaseException) -> None:
         """The executor is gone: end, when what is under way is settled."""
@@ -227,10 +233,12 @@ def _settlement(
     match result:
         case Retry(error, after, at, effects):
             failure = failure_of(error, retry_after=after, retry_at=at)
-            return (lambda tx: tx.nack(claim, failure, effects)), effects
+            retry: Settlement = lambda tx: tx.nack(claim, failure, effects)  # noqa: E731
+            return FailedSettlement(retry, error), effects
         case Dead(reason, effects):
             failure = failure_of(reason)
-            return (lambda tx: tx.dead_letter(claim, failure, effects)), effects
+            bury: Settlement = lambda tx: tx.dead_letter(claim, failure, effects)  # noqa: E731
+            return FailedSettlement(bury, reason), effects
         case Done(effects):
             both = merged(staged, effects)
         case _:

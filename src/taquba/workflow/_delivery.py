@@ -20,7 +20,8 @@ from taquba.errors import (
     RunNotFound,
     SerializationError,
 )
-from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, Settlement, failure_of
+from taquba.logs import about
+from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, FailedSettlement, Settlement, failure_of
 from taquba.workflow._headers import HEADER_RUN_ID, life_of
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
@@ -71,7 +72,7 @@ class Delivery:
         try:
             life, run_id, number = self._locate(claim)
         except InconsistentRunState as error:
-            logger.error("%s", error)
+            logger.error("%s", error, extra=about(claim.job))
             text = str(error)
             return lambda tx: tx.dead_letter(claim, text)
         effects: Effects | None = None
@@ -197,16 +198,17 @@ class Delivery:
                 ", and the run with it" if final else "",
                 text,
                 exc_info=error if kind is ErrorKind.TRANSIENT else None,
+                extra=about(claim.job),
             )
         failure = failure_of(error)
         if not final:
-            return lambda tx: tx.nack(claim, failure)
+            return FailedSettlement(lambda tx: tx.nack(claim, failure), error)
 
         def give_up(tx: QueueTransaction) -> None:
             tx.dead_letter(claim, failure)
             self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
 
-        return give_up
+        return FailedSettlement(give_up, error)
 
 
 def _reason(reason: object) -> str:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
 
+_CANCEL_GRACE = 30.0
+"""Seconds in which steps that are cancelled at the end may clean up."""
 MAX_RUN_ID_LENGTH = 128
 """Characters of a run id."""
 
@@ -179,15 +181,22 @@ class WorkflowRuntime:
 
     async def _cancel_late_steps(self, group: TaskGroup) -> None:
         assert self._drain_timeout is not None and self._worker is not None
-        timer = asyncio.ensure_future(self._queue.clock.sleep(self._drain_timeout))
-        drained = asyncio.ensure_future(self._worker.drained())
+        if not await self._drained_within(self._worker, self._drain_timeout):
+            self._worker.give_back()
+            await self._drained_within(self._worker, _CANCEL_GRACE)
+        # If a step does not heed one cancellation: this one does not end.
+        group.cancel_scope.cancel()
+
+    async def _drained_within(self, worker: Engine, timeout: float) -> bool:
+        timer = asyncio.ensure_future(self._queue.clock.sleep(timeout))
+        drained = asyncio.ensure_future(worker.drained())
         try:
             await asyncio.wait({timer, drained}, return_when=asyncio.FIRST_COMPLETED)
+            return drained.done()
         finally:
             timer.cancel()
             drained.cancel()
             await asyncio.gather(timer, drained, return_exceptions=True)
-        group.cancel_scope.cancel()
 
     # -- submitting -------------------------------------------------------------------------
 
