@@ -14,6 +14,8 @@ import pytest
 
 from taquba.database import Database, DatabaseConfig, VerifyReport, verify
 from taquba.errors import StoreUnavailable, TaqubaError
+from taquba.journal import Kind, entry_key, read_entry
+from taquba.journal._entry import encode_entry
 from taquba.objectstore import MemoryStore, ObjectInfo
 
 from .harness import open_database, opened, put
@@ -315,3 +317,51 @@ async def test_a_log_that_grows_right_after_its_tail_was_read() -> None:
     await owner.close()
     assert report.findings == ()
     assert not report.settled
+
+
+async def test_a_void_takeover_where_all_that_was_collected_had_been() -> None:
+    """Then every number up to the oldest checkpoint has an entry, as if none were collected."""
+    store = MemoryStore()
+    config = DatabaseConfig(checkpoint_bytes=2**40, checkpoint_entries=2**40, keep_checkpoints=2)
+    async with opened(store, config=config) as database:
+        tail = database.position
+        await put(database, 0)
+        await database.checkpoint()
+        for number in range(3):
+            await put(database, number, b"later")
+            await database.checkpoint()
+        await database.collect()
+        end = database.position
+    left = {info.key async for info in store.list("journal/")}
+    oldest = min([info.key async for info in store.list("checkpoints/")])
+    gone = [
+        seq
+        for seq in range(
+            tail.epochs[-1].resume_at, int(oldest[len("checkpoints/") : -len(".json")])
+        )
+        if entry_key(seq) not in left
+    ]
+    assert gone[0] == tail.epochs[-1].resume_at
+    first = await read_entry(store, 0)
+    assert first is not None
+    for seq in gone:
+        data, _ = encode_entry(
+            kind=Kind.EPOCH,
+            epoch=tail.epoch + 1,
+            seq=seq,
+            writer=bytes(16),
+            previous=first.digest,
+            committed_at_ms=0,
+            window=tail.window,
+            durable_before=seq,
+            body=first.body,
+        )
+        await store.create(entry_key(seq), data)
+    report = await verify(store)
+    assert report.findings == ()
+    assert report.settled
+    assert report.position == end
+    assert {checkpoint.outcome for checkpoint in report.checkpoints} == {
+        "replayed from",
+        "compared",
+    }

@@ -176,6 +176,8 @@ class _Verification:
         try:
             async with aclosing(walk.entries()) as entries:
                 async for entry, after in entries:
+                    if start is None and self._is_void(entry):
+                        return entry.seq
                     ordinary += entry.kind is Kind.ORDINARY
                     self._apply(entry)
                     self._position = after
@@ -207,6 +209,16 @@ class _Verification:
         if self._loaded:
             self._check(entry_key(self._position.seq - 1) if self._position.seq else "")
         return None
+
+    def _is_void(self, entry: Entry) -> bool:
+        """Whether an epoch entry was left, by a takeover that was void, where the log had been
+        collected: the oldest checkpoint is beyond it, and does not know its epoch.
+        """
+        oldest = self._notes.candidate(-1)
+        if entry.kind is not Kind.EPOCH or oldest is None:
+            return False
+        place = oldest.position
+        return entry.seq < place.seq and entry.seq not in {mark.seq for mark in place.epochs}
 
     async def _arrive(self, after: Position) -> None:
         if (met := self._notes.checkpoints.get(after.seq)) is not None:
