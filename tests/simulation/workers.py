@@ -117,6 +117,8 @@ class WorkerWorld:
     """Job, attempt and time of each start of a handler."""
     made: int = 0
     lives: list[Life] = field(default_factory=list["Life"])
+    fates: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
+    """What befalls them; until everything heals."""
     final: must.End | None = None
 
     def note(self, *event: Any) -> None:
@@ -452,7 +454,8 @@ async def _slot(world: WorkerWorld, number: int) -> None:
     for count in range(random.randint(1, world.plan.lives)):
         life = Life(world, f"p{number}.{count}", world.plan.weather)
         world.lives.append(life)
-        life.start(_misfortune(world, life, Random(f"{world.seed}/{life.name}/fate")))
+        fate = _misfortune(world, life, Random(f"{world.seed}/{life.name}/fate"))
+        world.fates.append(life.start(fate))
         living = life.start(life.live())
         await asyncio.wait([living], timeout=random.choice((1.0, 3.0, 10.0)))
         await asyncio.sleep(random.random() * 0.3)
@@ -463,6 +466,8 @@ async def _history(world: WorkerWorld) -> None:
     await asyncio.gather(*(_slot(world, number) for number in range(world.plan.slots)))
     await asyncio.sleep(1.0)
     world.note("everything heals")
+    for fate in world.fates:
+        fate.cancel()
     for life in world.lives:
         life.process.weather = FAIR
         life.process.requests_left = -1
