@@ -112,8 +112,8 @@ class Play:
             case "checkpoint":
                 checkpoint = asyncio.ensure_future(database.checkpoint())
                 await self.run(200)
-                while not checkpoint.done() and not self.held:
-                    await asyncio.sleep(0.0005)
+                if not self.held:  # or else it may wait for what is held
+                    await asyncio.wait([checkpoint])
                 self.tasks.append(checkpoint)
             case "follow":
                 if len(self.replicas) < 3:
