@@ -33,9 +33,9 @@ _INSERT = """
     WITH RECURSIVE numbers (value) AS (
         SELECT ?1 UNION ALL SELECT value + 1 FROM numbers WHERE value < ?2 - 1
     )
-    INSERT INTO jobs
+    INSERT INTO jobs (seq, id, queue, state, priority, attempts, max_attempts, enqueued_at, payload)
     SELECT value, printf('%026d', value), 1000, 0, 100, 0, 3, 1767225600000 + value,
-           NULL, NULL, NULL, NULL, NULL, NULL, NULL, CAST(hex(randomblob(100)) AS BLOB)
+           CAST(hex(randomblob(100)) AS BLOB)
     FROM numbers
 """
 _CHANGE = """
