@@ -287,7 +287,7 @@ class RunTable:
 
     def put_memo(self, tx: QueueTransaction, life: int, step: int, key: str, value: bytes) -> None:
         tx.execute(
-            "INSERT INTO memos VALUES (?, ?, ?, ?)"
+            "INSERT INTO memos (life, step, key, value) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (life, step, key) DO UPDATE SET value = excluded.value",
             (life, step, key, value),
         )
