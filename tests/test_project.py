@@ -202,6 +202,7 @@ PUBLIC = {
         MAX_MEMO_KEY_SIZE MAX_MEMO_SIZE MAX_RUN_ID_LENGTH Memo Outcome PermanentError RunEnd
         Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
         Succeed TerminalStatus TransientError WorkflowRuntime
+        MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
     """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest

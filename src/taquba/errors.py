@@ -24,6 +24,7 @@
     │   ├── InvalidQueueName, InvalidJobId, InvalidRunId
     │   ├── ValueTooLarge
     │   ├── ConflictingEffects     one effect set both writes and deletes a key
+    │   ├── UnknownWorkflow        nobody here runs that workflow or revision
     │   └── ReservedName           a key or header that belongs to taquba itself
     ├── ClaimLost                  the claim ended: settled, expired, or given to somebody else
     ├── CancelRequested            a lease is not extended: cancellation was asked for
@@ -82,6 +83,7 @@ __all__ = [
     "StoreUnavailable",
     "TaqubaError",
     "TransientError",
+    "UnknownWorkflow",
     "UnsafeStore",
     "ValueTooLarge",
 ]
@@ -245,6 +247,10 @@ class ConflictingEffects(InvalidArgument):
 
 class ReservedName(InvalidArgument):
     """A key, header or queue that belongs to taquba itself."""
+
+
+class UnknownWorkflow(InvalidArgument):
+    """No runtime of this process runs the workflow that a run was to be submitted for."""
 
 
 class ClaimLost(TaqubaError):

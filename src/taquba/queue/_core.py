@@ -130,7 +130,8 @@ class Core:
         return lane
 
     def _add(self, number: int, name: str) -> Lane:
-        lane = Lane(number, name, self.configs.get(name, self.default_config))
+        config = self.configs.get(name) or self.configs.get(name.partition("@")[0])
+        lane = Lane(number, name, config or self.default_config)
         self.lanes[name] = lane
         self.lanes_by_number[number] = lane
         return lane

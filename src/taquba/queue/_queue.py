@@ -112,7 +112,8 @@ class Queue(Producing, Consuming, Managing):
             storage_options: Options of the store's driver, such as credentials or an endpoint,
                 and ``driver`` itself: see `taquba.open_store`.
             config: How queues treat their jobs.
-            queues: Whole configurations of single queues, instead of `config`.
+            queues: Whole configurations of single queues, instead of `config`. A queue whose name
+                has an ``@`` takes that of the part before it, unless it has one of its own.
             clock: Where time, sleep and randomness come from; for tests.
             commit_interval: While a write is under way, the next one starts this much later at
                 the earliest. Longer means fewer requests, shorter means less waiting.
@@ -404,7 +405,7 @@ class Queue(Producing, Consuming, Managing):
 
     def engine(
         self,
-        queue: str,
+        queues: str | Mapping[str, int],
         work: Work,
         *,
         concurrency: int = 1,
@@ -413,13 +414,13 @@ class Queue(Producing, Consuming, Managing):
         """What `worker` stands on, for layers above; call its `run`.
 
         Args:
-            queue: Name of the queue.
+            queues: Name of the queue; or names, with their shares of the claims.
             work: Works on one claim, and says how to settle it in a transaction.
             concurrency: Jobs at the same time.
             on_error: Says how to settle a claim whose work raised, or whose settlement
                 could not be applied. Default: as a failed attempt.
         """
-        return Engine(self._core, queue, work, concurrency=concurrency, on_error=on_error)
+        return Engine(self._core, queues, work, concurrency=concurrency, on_error=on_error)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """Whatever a layer above keeps once per queue; made when it is first asked for."""

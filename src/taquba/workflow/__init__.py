@@ -28,11 +28,17 @@ from taquba.workflow._runtime import WorkflowRuntime as WorkflowRuntime
 from taquba.workflow._step import BlockingStep as BlockingStep
 from taquba.workflow._step import Step as Step
 from taquba.workflow._step import StepLease as StepLease
+from taquba.workflow._workflows import MAX_REVISION_LENGTH as MAX_REVISION_LENGTH
+from taquba.workflow._workflows import MAX_WORKFLOW_NAME_LENGTH as MAX_WORKFLOW_NAME_LENGTH
+from taquba.workflow._workflows import Workflow as Workflow
+from taquba.workflow._workflows import WorkflowBacklog as WorkflowBacklog
 
 __all__ = [
     "MAX_MEMO_KEY_SIZE",
     "MAX_MEMO_SIZE",
+    "MAX_REVISION_LENGTH",
     "MAX_RUN_ID_LENGTH",
+    "MAX_WORKFLOW_NAME_LENGTH",
     "AsyncRunner",
     "BlockingMemo",
     "BlockingRunner",
@@ -57,5 +63,7 @@ __all__ = [
     "Succeed",
     "TerminalStatus",
     "TransientError",
+    "Workflow",
+    "WorkflowBacklog",
     "WorkflowRuntime",
 ]

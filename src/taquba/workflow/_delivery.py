@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from taquba._checks import blob, error_text, shown
@@ -55,17 +56,17 @@ _PERMANENT = (
 
 
 class Delivery:
-    """Delivers step jobs to a runner.
+    """Delivers step jobs to the runner of their queue.
 
     `deliver` is the handler of the runtime's worker. What it returns is applied in one
     transaction: the end of this delivery, the next step or the end of the run, and the
     step's effects.
     """
 
-    def __init__(self, queue: Queue, runs: RunTable, call: CallRunner) -> None:
+    def __init__(self, queue: Queue, runs: RunTable, calls: Mapping[str, CallRunner]) -> None:
         self._queue = queue
         self._runs = runs
-        self._call = call
+        self._calls = calls
 
     async def deliver(self, claim: Claim) -> Settlement:
         """Run the step that this claim stands for, and say how to settle it."""
@@ -77,7 +78,8 @@ class Delivery:
             return lambda tx: tx.dead_letter(claim, text)
         effects: Effects | None = None
         try:
-            step, running = self._call(self._queue, self._runs, claim, life, run_id, number)
+            call = self._calls[claim.job.queue]
+            step, running = call(self._queue, self._runs, claim, life, run_id, number)
             try:
                 result = await running
             finally:

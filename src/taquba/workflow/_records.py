@@ -80,6 +80,10 @@ class RunStatus:
     """Number of the current step, from 0; of an ended run, the last one."""
     termination: RunTermination | None = None
     """How it ended, if it has."""
+    workflow: str | None = None
+    """The workflow that it was submitted for, if that has a name."""
+    revision: str | None = None
+    """The revision of that workflow."""
 
 
 @dataclass(frozen=True, slots=True)

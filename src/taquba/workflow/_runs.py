@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,7 @@ from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState, ReservedName
 from taquba.queue import JobState
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX, life_of
+from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
     ErrorKind,
     RunOutcome,
@@ -22,11 +24,14 @@ from taquba.workflow._records import (
     RunTermination,
     TerminalStatus,
 )
+from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
     from taquba.queue import Effects, Job, Queue, QueueTransaction
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
+
+logger = logging.getLogger("taquba.workflow")
 
 
 class _Status(IntEnum):
@@ -51,7 +56,8 @@ _KINDS: dict[int | None, ErrorKind | None] = {
 _STORED_KINDS = {kind: stored for stored, kind in _KINDS.items()}
 
 _COLUMNS = (
-    "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers, result"
+    "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers,"
+    " result, workflow, revision"
 )
 
 _JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
@@ -74,6 +80,8 @@ class Run:
     error_kind: int | None
     headers: bytes
     result: bytes | None
+    workflow: str | None
+    revision: str | None
 
     def termination(self) -> RunTermination:
         ended_at = as_datetime(self.ended_at)
@@ -111,28 +119,80 @@ class RunTable:
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
         self._advanced: dict[str, tuple[int, str, int]] = {}
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
-        self._users = 0
+        self._registries: list[Registry] = []
+        self._hooked: set[str] = set()
 
     @classmethod
     def of(cls, queue: Queue, queue_name: str) -> RunTable:
         """The table of this name, and no second one."""
         return queue.shared(f"workflow.runs:{queue_name}", lambda: cls(queue, queue_name))
 
-    def enter(self) -> None:
+    def enter(self, registry: Registry) -> None:
         """A runtime begins to use this table: from now on, no step dies unnoticed."""
-        self._users += 1
-        self._queue.set_dead_letter_hook(self._name, self._step_died)
+        self._registries.append(registry)
+        for queue in (self._name, *registry.calls):
+            self._hook(queue)
+        for backlog in self.backlog():
+            self._hook(queue_of(self._name, backlog.workflow, backlog.revision))
+            if registry.calls and not backlog.runnable:
+                logger.warning(
+                    "%d runs of %s wait, since nobody here runs it: register it, or let another "
+                    "workflow accept it",
+                    backlog.runs,
+                    label(backlog.workflow, backlog.revision),
+                )
         dead = self._of_dead_jobs()
         if dead:
             with self._queue.transaction() as tx:
                 for life, error in dead:
                     self.end(tx, life, TerminalStatus.FAILED, error=error or _JOB_GONE)
 
-    def leave(self) -> None:
+    def leave(self, registry: Registry) -> None:
         """A runtime has ended its use."""
-        self._users -= 1
-        if self._users == 0:
-            self._queue.set_dead_letter_hook(self._name, None)
+        self._registries.remove(registry)
+        if not self._registries:
+            for queue in self._hooked:
+                self._queue.set_dead_letter_hook(queue, None)
+            self._hooked.clear()
+
+    def _hook(self, queue: str) -> None:
+        if queue not in self._hooked:
+            self._hooked.add(queue)
+            self._queue.set_dead_letter_hook(queue, self._step_died)
+
+    def choose(self, workflow: str | None, revision: str | None) -> tuple[str | None, str | None]:
+        """The workflow and revision of a new run; see `choose`."""
+        if workflow is None and revision is None and len(self._registries) == 1:
+            calls = self._registries[0].calls
+            if not calls or self._name in calls:
+                return None, None
+        newest: dict[str, str | None] = {}
+        runnable: dict[str, int] = {}
+        for registry in self._registries:
+            newest |= registry.newest
+            runnable |= registry.weights
+        return choose(workflow, revision, newest, runnable, self._name)
+
+    def is_runnable(self, workflow: str | None, revision: str | None) -> bool:
+        """Whether a runtime of this process runs this."""
+        queue = queue_of(self._name, workflow, revision)
+        return any(queue in registry.calls for registry in self._registries)
+
+    def backlog(self) -> list[WorkflowBacklog]:
+        """The unfinished runs, by workflow and revision."""
+        rows = self._queue.peek(
+            "SELECT workflow, revision, count(*), min(submitted_at) FROM runs"
+            " WHERE queue = ? AND status = 0 GROUP BY workflow, revision"
+            " ORDER BY workflow, revision",
+            (self._name,),
+        )
+        found: list[WorkflowBacklog] = []
+        for workflow, revision, runs, oldest_ms in rows:
+            oldest = as_datetime(oldest_ms)
+            assert oldest is not None
+            runnable = self.is_runnable(workflow, revision)
+            found.append(WorkflowBacklog(workflow, revision, runs, oldest, runnable))
+        return found
 
     def by_id(self, run_id: str) -> Run | None:
         """The current life of a run id."""
@@ -181,8 +241,9 @@ class RunTable:
 
     def status(self, run: Run) -> RunStatus:
         """Where this run is."""
+        names = run.workflow, run.revision
         if run.status != ACTIVE:
-            return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination())
+            return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination(), *names)
         rows = self._queue.peek("SELECT state FROM jobs WHERE id = ?", (run.job_id,))
         if not rows:
             raise InconsistentRunState(
@@ -190,7 +251,7 @@ class RunTable:
                 "or removed through the queue? Use the runtime to end runs"
             )
         state = RunState.RUNNING if rows[0][0] == JobState.CLAIMED else RunState.PENDING
-        return RunStatus(run.run_id, state, run.step)
+        return RunStatus(run.run_id, state, run.step, None, *names)
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -205,14 +266,19 @@ class RunTable:
         job_id: str,
         digest: bytes,
         headers: bytes | None,
+        workflow: str | None,
+        revision: str | None,
     ) -> None:
         """Begin a life; what is left of an earlier, ended one of the same id goes."""
         tx.execute("DELETE FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id))
         tx.execute(
             "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
-            " submitted_at, headers) VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?)",
-            (life, self._name, run_id, job_id, digest, tx.now_ms, headers),
+            " submitted_at, headers, workflow, revision)"
+            " VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)",
+            (life, self._name, run_id, job_id, digest, tx.now_ms, headers, workflow, revision),
         )
+        if workflow is not None:
+            self._hook(queue_of(self._name, workflow, revision))
 
     def advance(self, tx: QueueTransaction, life: int, run_id: str, step: int, job_id: str) -> None:
         """Go on to the next step, whose job this is."""
@@ -256,11 +322,12 @@ class RunTable:
         Raises:
             ReservedName: They do.
         """
-        if any(job.queue == self._name for job in effects.jobs):
-            raise ReservedName(
-                f"queue {self._name!r} holds the steps of a workflow runtime, and effects cannot "
-                "enqueue anything else on it: choose another queue, or submit a run"
-            )
+        for job in effects.jobs:
+            if job.queue.partition(SEPARATOR)[0] == self._name:
+                raise ReservedName(
+                    f"queue {job.queue!r} holds the steps of a workflow runtime, and effects "
+                    "cannot enqueue anything else on it: choose another queue, or submit a run"
+                )
 
     # -- waiting ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
@@ -30,10 +30,12 @@ from taquba.ids import IdFactory
 from taquba.queue import MAX_PAYLOAD_SIZE, Effects, Queue, new_job
 from taquba.workflow._delivery import Delivery
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
+from taquba.workflow._queues import queue_of
 from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
-from taquba.workflow._runner import Runner, adapt
+from taquba.workflow._runner import Runner
 from taquba.workflow._runs import ACTIVE, Run, RunTable
 from taquba.workflow._schema import WORKFLOW_SCHEMA
+from taquba.workflow._workflows import Registry, Workflow, WorkflowBacklog
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -79,8 +81,9 @@ class WorkflowRuntime:
     def __init__(
         self,
         queue: Queue,
-        runner: Runner | None,
+        runner: Runner | None = None,
         *,
+        workflows: Sequence[Workflow] = (),
         queue_name: str = "workflow-steps",
         concurrency: int = 16,
         drain_timeout: Duration | None = None,
@@ -92,9 +95,12 @@ class WorkflowRuntime:
             runner: An async function that takes a `Step` and returns `Continue`, `Succeed`,
                 `Fail` or `Cancel`; an ordinary function that takes a `BlockingStep` (it is
                 called in a thread); or an object with such a method `run_step`. It must be
-                idempotent: a step whose outcome was not committed is run again. None makes a
-                runtime that submits and looks, and runs nothing.
-            queue_name: Queue of the step jobs, and the name that the runs belong to.
+                idempotent: a step whose outcome was not committed is run again. It runs what
+                is submitted without a workflow's name. Without any runner the runtime submits
+                and looks, and runs nothing.
+            workflows: More runners, for runs that are submitted with a workflow's name.
+            queue_name: Queue of the step jobs, and the name that the runs belong to. The steps of
+                named workflows are on queues whose names begin with it and an ``@``.
             concurrency: Steps at the same time, at least 1.
             drain_timeout: How long leaving the block waits for steps under way, before they
                 are cancelled and given back. None: as long as they take.
@@ -107,10 +113,11 @@ class WorkflowRuntime:
                 f"queue must be an open Queue, not {type(queue).__name__}: "
                 "use 'async with Queue.open(…) as queue:'"
             )
+        queue.engine(queue_name, _no_handler)  # checks the name
         self._queue = queue
         self._queue_name = queue_name
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
-        self._call = None if runner is None else adapt(runner, concurrency=concurrency)
+        self._registry = Registry(queue_name, runner, workflows, concurrency=concurrency)
         self._drain_timeout = (
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
@@ -120,7 +127,6 @@ class WorkflowRuntime:
         self._group: TaskGroup | None = None
         self._worker: Engine | None = None
         self._left = False
-        queue.engine(queue_name, _no_handler)  # checks the name
 
     async def __aenter__(self) -> WorkflowRuntime:
         if self._runs is not None:
@@ -128,15 +134,15 @@ class WorkflowRuntime:
         await self._queue.ready()
         await self._queue.add_tables(WORKFLOW_SCHEMA)
         runs = RunTable.of(self._queue, self._queue_name)
-        runs.enter()
+        runs.enter(self._registry)
         self._runs = runs
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._queue.on_failure(self._queue_failed)
-        if self._call is not None:
-            delivery = Delivery(self._queue, runs, self._call)
+        if self._registry.calls:
+            delivery = Delivery(self._queue, runs, self._registry.calls)
             self._worker = self._queue.engine(
-                self._queue_name,
+                self._registry.weights,
                 delivery.deliver,
                 concurrency=self._concurrency,
                 on_error=delivery.failed,
@@ -171,7 +177,7 @@ class WorkflowRuntime:
             raise failure from failure.__cause__
         finally:
             self._left = True
-            self._opened().leave()
+            self._opened().leave(self._registry)
             self._fail_waiters(
                 Closed(
                     "the runtime was closed while this was waiting; the run is safe, and goes on "
@@ -205,6 +211,8 @@ class WorkflowRuntime:
         input: bytes,
         *,
         run_id: str | None = None,
+        workflow: str | None = None,
+        revision: str | None = None,
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -219,6 +227,9 @@ class WorkflowRuntime:
         Args:
             input: Payload of step 0, at most 16 MiB.
             run_id: 1 to 128 characters of ``A-Z a-z 0-9 _ -``; default: a fresh ULID.
+            workflow: Name of the workflow that is to run it; None is the runner without a name.
+            revision: Of that workflow; None is the one that was registered last. The run keeps
+                it to its end.
             headers: Text that every step and the outcome carry.
             priority: Of every step; lower is served first.
             max_attempts: Of every step; default: the queue's.
@@ -226,7 +237,9 @@ class WorkflowRuntime:
             effects: More to commit with the submission; dropped if the run was active.
 
         Raises:
-            InputMismatch: The run is active and has another input; nothing was written.
+            InputMismatch: The run is active and has another input or workflow; nothing was
+                written.
+            UnknownWorkflow: Runtimes of this process run workflows, and this is none of them.
             InvalidArgument: Something of the above is wrong; nothing was written.
             Fenced: Another process took the store over.
         """
@@ -245,9 +258,10 @@ class WorkflowRuntime:
             raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
         if effects is not None:
             runs.check_effects(effects)
+        workflow, revision = runs.choose(workflow, revision)
         life = runs.take_life()
         job = new_job(
-            self._queue_name,
+            queue_of(self._queue_name, workflow, revision),
             data,
             headers={**(headers or {}), HEADER_RUN_ID: name, HEADER_LIFE: str(life)},
             priority=priority,
@@ -261,14 +275,16 @@ class WorkflowRuntime:
                 submitted = Submitted(name, known.job_id, created=False)
             else:
                 job_id = tx.enqueue(job).job_id
-                runs.insert(tx, life, name, job_id, digest, job.headers)
+                runs.insert(tx, life, name, job_id, digest, job.headers, workflow, revision)
                 tx.apply(effects)
                 submitted = Submitted(name, job_id, created=True)
-        if known is not None and not submitted.created and known.input_digest != digest:
-            raise InputMismatch(
-                f"run {name!r} is active with another input: choose another run id, or wait until "
-                "it has ended"
-            )
+        if known is not None and not submitted.created:
+            what = "input" if known.input_digest != digest else "workflow"
+            if what == "input" or known.workflow != workflow:
+                raise InputMismatch(
+                    f"run {name!r} is active with another {what}: choose another run id, or wait "
+                    "until it has ended"
+                )
         return submitted
 
     # -- looking ----------------------------------------------------------------------------
@@ -321,6 +337,12 @@ class WorkflowRuntime:
         count = self._opened().unfinished()
         await self._queue.barrier()
         return count
+
+    async def backlog(self) -> list[WorkflowBacklog]:
+        """The unfinished runs by workflow and revision, and whether somebody here runs them."""
+        backlog = self._opened().backlog()
+        await self._queue.barrier()
+        return backlog
 
     async def _wait_for_end(self, run: Run, limit: float | None) -> Run:
         if self._queue.failure is not None:

@@ -8,6 +8,7 @@ from taquba.clock import Duration, seconds
 from taquba.queue import CancelToken, Effects
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
 from taquba.workflow._memo import RUN_SCOPE, BlockingMemo, Memo
+from taquba.workflow._queues import workflow_of
 
 if TYPE_CHECKING:
     from taquba.queue import Claim, Queue
@@ -74,6 +75,16 @@ class _StepBase:
             for name, text in self._claim.job.headers.items()
             if not name.startswith(RESERVED_HEADER_PREFIX)
         }
+
+    @property
+    def workflow(self) -> str | None:
+        """The workflow that the run was submitted for, if that has a name."""
+        return workflow_of(self._claim.job.queue)[0]
+
+    @property
+    def revision(self) -> str | None:
+        """The revision of that workflow."""
+        return workflow_of(self._claim.job.queue)[1]
 
     @property
     def attempt(self) -> int:
