@@ -76,6 +76,8 @@ class Delivery:
             logger.error("%s", error, extra=about(claim.job))
             text = str(error)
             return lambda tx: tx.dead_letter(claim, text)
+        if claim._lease.is_cancelled:
+            return self._cancelled(claim, life)
         effects: Effects | None = None
         try:
             call = self._calls[claim.job.queue]
@@ -143,13 +145,14 @@ class Delivery:
                     self._runs.advance(tx, life, run_id, number + 1, job_id)
                     tx.apply(effects)
 
-                return advance
+                return self._unless_cancelled(claim, life, advance)
             case Succeed(result):
                 if result is not None:
                     result = blob(result, name="the result of Succeed", limit=MAX_PAYLOAD_SIZE)
-                return self._ending(claim, life, effects, TerminalStatus.SUCCEEDED, result=result)
+                end = self._ending(claim, life, effects, TerminalStatus.SUCCEEDED, result=result)
+                return self._unless_cancelled(claim, life, end)
             case Fail(reason):
-                return self._ending(
+                end = self._ending(
                     claim,
                     life,
                     effects,
@@ -157,6 +160,7 @@ class Delivery:
                     error=_reason(reason),
                     kind=ErrorKind.PERMANENT,
                 )
+                return self._unless_cancelled(claim, life, end)
             case Cancel(reason):
                 return self._ending(
                     claim, life, effects, TerminalStatus.CANCELLED, error=_reason(reason)
@@ -179,6 +183,29 @@ class Delivery:
 
         return end
 
+    def _unless_cancelled(self, claim: Claim, life: int, settlement: Settlement) -> Settlement:
+        """This settlement, unless cancellation was asked for before it is committed.
+
+        Both are transactions, one after the other: a request that was accepted always counts.
+        """
+        lease = claim._lease
+
+        def settle(tx: QueueTransaction) -> None:
+            if lease.is_cancelled:
+                self._end_cancelled(tx, claim, life)
+            else:
+                settlement(tx)
+
+        return settle
+
+    def _cancelled(self, claim: Claim, life: int) -> Settlement:
+        """The run was cancelled by somebody else than its runner: nothing of the step counts."""
+        return lambda tx: self._end_cancelled(tx, claim, life)
+
+    def _end_cancelled(self, tx: QueueTransaction, claim: Claim, life: int) -> None:
+        tx.ack(claim)
+        self._runs.end(tx, life, TerminalStatus.CANCELLED)
+
     def _failed(
         self,
         claim: Claim,
@@ -187,6 +214,8 @@ class Delivery:
         number: int,
         error: BaseException,
     ) -> Settlement:
+        if claim._lease.is_cancelled:
+            return self._cancelled(claim, life)
         kind = ErrorKind.PERMANENT if isinstance(error, _PERMANENT) else ErrorKind.TRANSIENT
         text = error_text(error)
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
@@ -204,13 +233,14 @@ class Delivery:
             )
         failure = failure_of(error)
         if not final:
-            return FailedSettlement(lambda tx: tx.nack(claim, failure), error)
+            retry: Settlement = lambda tx: tx.nack(claim, failure)  # noqa: E731
+            return FailedSettlement(self._unless_cancelled(claim, life, retry), error)
 
         def give_up(tx: QueueTransaction) -> None:
             tx.dead_letter(claim, failure)
             self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
 
-        return FailedSettlement(give_up, error)
+        return FailedSettlement(self._unless_cancelled(claim, life, give_up), error)
 
 
 def _reason(reason: object) -> str:

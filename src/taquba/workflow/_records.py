@@ -25,6 +25,8 @@ class RunState(Enum):
     """Its next step waits: for a worker, for its time, or for a retry."""
     RUNNING = "running"
     """A worker has its current step."""
+    CANCELLING = "cancelling"
+    """It was cancelled, and its current step has not ended yet."""
     TERMINATED = "terminated"
     """It has ended."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taquba._checks import as_datetime
 from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState, ReservedName
-from taquba.queue import JobState
+from taquba.queue import CancelOutcome, JobState
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX, life_of
 from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
@@ -144,8 +144,8 @@ class RunTable:
         dead = self._of_dead_jobs()
         if dead:
             with self._queue.transaction() as tx:
-                for life, error in dead:
-                    self.end(tx, life, TerminalStatus.FAILED, error=error or _JOB_GONE)
+                for life, error, cancelled in dead:
+                    self._end_dead(tx, life, error or _JOB_GONE, cancelled=bool(cancelled))
 
     def leave(self, registry: Registry) -> None:
         """A runtime has ended its use."""
@@ -228,13 +228,15 @@ class RunTable:
         )
         return count  # type: ignore[no-any-return]
 
-    def _of_dead_jobs(self) -> list[tuple[int, str | None]]:
-        """Active runs whose step died while nobody was there to be told, with its last error.
+    def _of_dead_jobs(self) -> list[tuple[int, str | None, int | None]]:
+        """Active runs whose step died while nobody was there to be told, with its last error,
+        and whether it was cancelled.
 
         The job may also be gone by now: swept, or cancelled through the queue.
         """
         return self._queue.peek(
-            "SELECT runs.life, jobs.last_error FROM runs LEFT JOIN jobs ON jobs.id = runs.job_id"
+            "SELECT runs.life, jobs.last_error, jobs.cancel_requested"
+            " FROM runs LEFT JOIN jobs ON jobs.id = runs.job_id"
             " WHERE runs.queue = ? AND runs.status = 0 AND (jobs.state IS NULL OR jobs.state = ?)",
             (self._name, int(JobState.DEAD)),
         )
@@ -244,13 +246,19 @@ class RunTable:
         names = run.workflow, run.revision
         if run.status != ACTIVE:
             return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination(), *names)
-        rows = self._queue.peek("SELECT state FROM jobs WHERE id = ?", (run.job_id,))
+        rows = self._queue.peek(
+            "SELECT state, cancel_requested FROM jobs WHERE id = ?", (run.job_id,)
+        )
         if not rows:
             raise InconsistentRunState(
                 f"run {run.run_id!r} is active, but its job {run.job_id} is gone: was it cancelled "
                 "or removed through the queue? Use the runtime to end runs"
             )
-        state = RunState.RUNNING if rows[0][0] == JobState.CLAIMED else RunState.PENDING
+        job_state, cancel_requested = rows[0]
+        if cancel_requested:
+            state = RunState.CANCELLING
+        else:
+            state = RunState.RUNNING if job_state == JobState.CLAIMED else RunState.PENDING
         return RunStatus(run.run_id, state, run.step, None, *names)
 
     # -- changes ----------------------------------------------------------------------------
@@ -314,7 +322,37 @@ class RunTable:
         life = life_of(job.headers)
         run = None if life is None else self.current_step(life)
         if life is not None and run is not None and run[1] == ACTIVE and run[3] == job.id:
-            self.end(tx, life, TerminalStatus.FAILED, error=job.last_error)
+            self._end_dead(tx, life, job.last_error, cancelled=job.cancel_requested)
+
+    def _end_dead(
+        self, tx: QueueTransaction, life: int, error: str | None, *, cancelled: bool
+    ) -> None:
+        """The step's job is dead; if the run was cancelled before, that is what ended it."""
+        if cancelled:
+            self.end(tx, life, TerminalStatus.CANCELLED)
+        else:
+            self.end(tx, life, TerminalStatus.FAILED, error=error)
+
+    def cancel(self, tx: QueueTransaction, run_id: str) -> bool:
+        """Cancel a run: at once if nobody has its step, or else when that has ended.
+
+        Returns:
+            Whether it is cancelled; false if it had ended, or there is none.
+
+        Raises:
+            InconsistentRunState: The run's job was removed behind the runtime's back.
+        """
+        run = self.by_id(run_id)
+        if run is None or run.status != ACTIVE:
+            return False
+        became = tx.cancel(run.job_id).outcome
+        if became is CancelOutcome.REMOVED:
+            self._advanced.pop(run.job_id, None)
+            self.end(tx, run.life, TerminalStatus.CANCELLED)
+        elif became is CancelOutcome.NOT_FOUND:
+            self.status(run)  # raises if the job is gone; one that is dead has ended the run
+            return False
+        return True
 
     def check_effects(self, effects: Effects) -> None:
         """Refuse effects that would enqueue something else than a step on the steps' queue.

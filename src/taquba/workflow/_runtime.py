@@ -287,6 +287,27 @@ class WorkflowRuntime:
                 )
         return submitted
 
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run. When this returns true, the run ends as cancelled, whatever happens.
+
+        A run whose step nobody works on (it is pending, delayed, or waits for a retry) has
+        ended when this returns. A step that is being run learns of it from `Step.cancel_token`;
+        when it has returned, the run has ended, and what it returned and staged is dropped,
+        unless it returned a `Cancel`: that keeps its reason and effects.
+
+        Returns:
+            Whether the run is cancelled, now or by an earlier call. False if it had ended, or
+            if the id is unknown.
+
+        Raises:
+            InconsistentRunState: The run's job was removed behind the runtime's back.
+            Fenced: Another process took the store over.
+        """
+        runs = self._opened()
+        name = check_run_id(run_id)
+        async with self._queue.committing() as tx:
+            return runs.cancel(tx, name)
+
     # -- looking ----------------------------------------------------------------------------
 
     async def status(self, run_id: str) -> RunStatus | None:

@@ -118,7 +118,11 @@ class _StepBase:
 
     @property
     def cancel_token(self) -> CancelToken:
-        """Says whether cancellation of the step's job was asked for."""
+        """Says whether the run was cancelled; it is up to the step to heed it.
+
+        Return `Cancel` then, to have a reason and this step's effects recorded. Whatever else
+        the step returns or raises, the run ends as cancelled, and the effects are dropped.
+        """
         return self._claim.cancel_token
 
     def __repr__(self) -> str:
