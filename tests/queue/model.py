@@ -22,6 +22,11 @@ class Rules:
     backoff: int
     keep_done: int | None
     keep_dead: int
+    per_key: int | None = None
+    most: int | None = None
+    rate: tuple[int, int, int] | None = None
+    """So many tokens, in so many seconds, and how many there can be."""
+    depth: int | None = None
 
 
 @dataclass
@@ -33,6 +38,7 @@ class ModelJob:
     dedup: str | None
     max_attempts: int
     payload: bytes
+    key: str | None = None
     state: State = "pending"
     due: int | None = None
     attempts: int = 0
@@ -59,6 +65,7 @@ class NewJob:
     dedup: str | None
     id: str | None = None
     payload: bytes = b""
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ class Model:
         self.jobs: dict[str, ModelJob] = {}
         self.kv: dict[str, bytes] = {}
         self.done = dict.fromkeys(rules, 0)
+        self.spent: dict[str, list[int]] = {queue: [] for queue in rules}
+        """When each token of a queue was taken."""
         self._seq = 0
         self._delivery = 0
 
@@ -107,6 +116,7 @@ class Model:
             dedup=new.dedup,
             max_attempts=self.rules[new.queue].max_attempts,
             payload=new.payload,
+            key=new.key,
         )
         if new.delay:
             job.state, job.due = "scheduled", self.now + new.delay
@@ -123,8 +133,11 @@ class Model:
     def claim(self, queue: str, count: int, lease: int) -> list[tuple[str, int, int]]:
         """Claim jobs; id, number of the claim, attempt."""
         pending = [x for x in self.jobs.values() if x.queue == queue and x.state == "pending"]
-        first = sorted(pending, key=lambda job: (job.priority, job.seq))[:count]
-        return [self.claim_by_id(job.id, lease) for job in first]
+        claims: list[tuple[str, int, int]] = []
+        for job in sorted(pending, key=lambda job: (job.priority, job.seq)):
+            if len(claims) < count and self.refuses(job) is None:
+                claims.append(self.claim_by_id(job.id, lease))
+        return claims
 
     def claim_by_id(self, job_id: str, lease: int) -> tuple[str, int, int]:
         self._delivery += 1
@@ -133,7 +146,49 @@ class Model:
         job.due, job.early = None, job.due
         job.attempts += 1
         job.lease = self.now + lease
+        if self.rules[job.queue].rate:
+            self.spent[job.queue].append(self.now)
         return job.id, job.delivery, job.attempts
+
+    # -- limits -----------------------------------------------------------------------------
+
+    def refuses(self, job: ModelJob) -> str | None:
+        """Which limit does not let this job start."""
+        rules, running = self.rules[job.queue], self.running(job.queue)
+        if None not in (rules.per_key, job.key) and running.count(job.key) >= (rules.per_key or 0):
+            return "concurrency_per_key"
+        if rules.most is not None and len(running) >= rules.most:
+            return "max_running"
+        return "rate" if self.tokens(job.queue) == 0 else None
+
+    def running(self, queue: str) -> list[str | None]:
+        """The keys of what is claimed."""
+        return [x.key for x in self.jobs.values() if (x.queue, x.state) == (queue, "claimed")]
+
+    def blocked_keys(self, queue: str) -> set[str]:
+        """Keys with pending jobs of which none may start."""
+        pending = [x for x in self.jobs.values() if (x.queue, x.state) == (queue, "pending")]
+        return {x.key for x in pending if x.key and self.refuses(x) == "concurrency_per_key"}
+
+    def tokens(self, queue: str) -> int | None:
+        """How many jobs the rate lets start: what came since, less what was taken."""
+        rate = self.rules[queue].rate
+        if rate is None:
+            return None
+        count, span, burst = rate
+        parts, before = burst * span, 0  # of which a token has `span`, and `count` come a second
+        for at in self.spent[queue]:
+            parts = min(parts + (at - before) * count, burst * span) - span
+            before = at
+        return min(parts + (self.now - before) * count, burst * span) // span
+
+    def depth(self, queue: str) -> int:
+        return sum(
+            job.queue == queue and job.state in ("pending", "scheduled")
+            for job in self.jobs.values()
+        )
+
+    # -- ends of claims ---------------------------------------------------------------------
 
     def release(self, job_id: str) -> None:
         job = self.jobs[job_id]

@@ -5,16 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
-from taquba import Claim, Enqueued, Follower, Queue, QueueConfig
-from taquba.errors import CancelRequested, ClaimLost, DuplicateJobId, InvalidState, JobNotFound
+from taquba import Claim, Enqueued, Follower, Queue, QueueConfig, RateLimit
+from taquba.errors import (
+    CancelRequested,
+    ClaimLost,
+    DuplicateJobId,
+    InvalidState,
+    JobNotFound,
+    QueueFull,
+)
 from taquba.queue import Completion, Effects
 from tests.queue.harness import World, started
 from tests.queue.model import Model, ModelEffects, ModelJob, NewJob, Rules
@@ -25,16 +42,29 @@ RULES = {
     "q": Rules(max_attempts=3, backoff=1, keep_done=None, keep_dead=40),
     "r": Rules(max_attempts=2, backoff=0, keep_done=20, keep_dead=15),
 }
-CONFIGS = {
-    name: QueueConfig(
-        max_attempts=rules.max_attempts,
-        backoff_base=rules.backoff,
-        keep_done=rules.keep_done,
-        keep_dead=rules.keep_dead,
-        jitter=False,
-    )
-    for name, rules in RULES.items()
+LIMITS = {
+    "q": replace(RULES["q"], per_key=1, rate=(2, 5, 3), depth=5),
+    "r": replace(RULES["r"], per_key=2, most=3, depth=6),
 }
+
+
+def configs(rules: dict[str, Rules]) -> dict[str, QueueConfig]:
+    return {
+        name: QueueConfig(
+            max_attempts=each.max_attempts,
+            backoff_base=each.backoff,
+            keep_done=each.keep_done,
+            keep_dead=each.keep_dead,
+            jitter=False,
+            concurrency_per_key=each.per_key,
+            max_running=each.most,
+            rate=RateLimit(*each.rate) if each.rate else None,
+            max_depth=each.depth,
+        )
+        for name, each in rules.items()
+    }
+
+
 
 queues = st.sampled_from(sorted(RULES))
 keys = st.sampled_from(["k1", "k2", "k3"])
@@ -47,6 +77,7 @@ new_jobs = st.builds(
     dedup=st.sampled_from([None, None, "a", "b"]),
     id=st.sampled_from([None, None, None, "x", "y"]),
     payload=st.sampled_from([b"", b"small", b"an object" * 9]),
+    key=st.sampled_from([None, "k", "k", "l"]),
 )
 
 
@@ -73,6 +104,7 @@ def options_of(new: NewJob) -> dict[str, Any]:
         "delay": new.delay or None,
         "dedup_key": new.dedup,
         "job_id": new.id,
+        "concurrency_key": new.key,
     }
 
 
@@ -91,6 +123,7 @@ def real(effects: ModelEffects | None) -> Effects | None:
 
 class QueueMachine(RuleBasedStateMachine):
     state = "memory"
+    setup = RULES
     jobs = Bundle("jobs")
     claims = Bundle("claims")
 
@@ -99,9 +132,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.world = World()
         self.start_ms = self.world.clock.now_ms()
-        self.model = Model(RULES)
+        self.model = Model(self.setup)
         self.options: dict[str, Any] = {
-            "queues": CONFIGS,
+            "queues": configs(self.setup),
             "state": self.state,
             "offload_payloads_above": 64,
         }
@@ -151,6 +184,10 @@ class QueueMachine(RuleBasedStateMachine):
                 self.run(call)
                 raise AssertionError("a taken id was accepted")
             return multiple()
+        if self.overfills((new,), effects):
+            with pytest.raises(QueueFull):
+                self.run(call)
+            return multiple()
         enqueued = self.run(call)
         expected = self.model.enqueue(new, enqueued.job_id)
         assert (enqueued.job_id, enqueued.created) == expected
@@ -163,20 +200,29 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(target=jobs, new=new_jobs, count=st.integers(0, 3))
     def enqueue_many(self, new: NewJob, count: int) -> Any:
-        made = self.run(
-            self.queue.enqueue_many(
-                new.queue, [new.payload] * count, priority=new.priority, delay=new.delay or None
-            )
-        )
+        return multiple(*self.enqueue_all(new, count))
+
+    def enqueue_all(self, new: NewJob, count: int) -> list[str]:
+        plain = replace(new, dedup=None, id=None)
+        options = options_of(plain)
+        del options["dedup_key"], options["job_id"]
+        call = self.queue.enqueue_many(new.queue, [new.payload] * count, **options)
+        if self.overfills((plain,) * count, None):
+            with pytest.raises(QueueFull):
+                self.run(call)
+            return []
+        made = self.run(call)
         for each in made:
-            plain = NewJob(new.queue, new.priority, new.delay, None, payload=new.payload)
             assert self.model.enqueue(plain, each.job_id) == (each.job_id, each.created)
-        return multiple(*(each.job_id for each in made))
+        return [each.job_id for each in made]
 
     # -- claiming and settling --------------------------------------------------------------
 
     @rule(target=claims, queue=queues, count=st.integers(0, 3), lease=st.sampled_from([0, 3, 30]))
     def claim(self, queue: str, count: int, lease: int) -> Any:
+        return multiple(*self.claim_some(queue, count, lease))
+
+    def claim_some(self, queue: str, count: int, lease: int) -> list[Held]:
         claimed = self.run(self.queue.claim_many(queue, count, lease))
         expected = self.model.claim(queue, count, lease)
         found = [(claim.job.id, claim.job.attempts) for claim in claimed]
@@ -186,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert claim.cancel_token.is_cancelled == job.cancel
             assert claim.job.payload == job.payload
         numbers = [number for _, number, _ in expected]
-        return multiple(*zip(claimed, numbers, strict=True))
+        return list(zip(claimed, numbers, strict=True))
 
     @rule(
         target=jobs,
@@ -302,6 +348,11 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(JobNotFound if job is None else InvalidState):
                 self.run(call)
             return multiple()
+        limit = self.model.refuses(job)
+        if limit is not None:
+            with pytest.raises(InvalidState, match=limit):
+                self.run(call)
+            return multiple()
         claim = self.run(call)
         _, number, attempts = self.model.claim_by_id(job_id, lease)
         assert (claim.job.id, claim.job.attempts) == (job_id, attempts)
@@ -403,6 +454,10 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(DuplicateJobId):
                 self.run(call)
             return multiple()
+        if matches and self.overfills((), effects):
+            with pytest.raises(QueueFull):
+                self.run(call)
+            return multiple()
         committed = self.run(call)
         assert (committed is not None) == matches
         if committed is None:
@@ -463,6 +518,7 @@ class QueueMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.model.settle()
         self.run(self.compare(self.queue))
+        self.run(self.compare_limits())
         self.steps += 1
         if self.steps % 10 == 0:
             self.run(self.follow())
@@ -518,6 +574,24 @@ class QueueMachine(RuleBasedStateMachine):
                 expected_job.woken is None,
             )
 
+    async def compare_limits(self) -> None:
+        for name, rules in self.model.rules.items():
+            flow = await self.queue.flow(name)
+            running = self.model.running(name)
+            if flow.max_running is not None:
+                assert flow.running <= flow.max_running
+            if flow.concurrency_per_key is not None:
+                assert all(n <= flow.concurrency_per_key for n in flow.running_by_key.values())
+            by_key = Counter(key for key in running if key)
+            limited = rules.per_key or rules.most or rules.rate
+            assert (flow.running, flow.running_by_key, flow.tokens, flow.depth) == (
+                len(running),
+                by_key if limited else {},
+                self.model.tokens(name),
+                self.model.depth(name),
+            )
+            assert set(flow.blocked_keys) == self.model.blocked_keys(name)
+
     def applied(self, effects: ModelEffects | None, results: tuple[Enqueued, ...]) -> list[str]:
         """Apply effects to the model too; the ids of their jobs."""
         if effects is None:
@@ -530,9 +604,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def clashes(self, first: ModelEffects, effects: ModelEffects | None) -> bool:
         """Whether applying both would need an id that is taken by then."""
-        trial = Model(RULES)
-        trial.now = self.model.now
-        trial.jobs = dict(self.model.jobs)
+        trial = self.trial()
         names = (f"trial-{n}" for n in itertools.count())
         for new in (*first.jobs, *(effects.jobs if effects else ())):
             if trial.blocked(ModelEffects(jobs=(new,))):
@@ -541,6 +613,26 @@ class QueueMachine(RuleBasedStateMachine):
             if new in first.jobs and not created:
                 return False  # and the effects are dropped
         return False
+
+    def overfills(self, first: tuple[NewJob, ...], effects: ModelEffects | None) -> bool:
+        """Whether all these jobs would make some queue deeper than it may be."""
+        trial = self.trial()
+        names = (f"trial-{n}" for n in itertools.count())
+        created = [trial.enqueue(new, next(names))[1] for new in first]
+        if effects and all(created):  # effects of an enqueue that hits are dropped
+            for new in effects.jobs:
+                trial.enqueue(new, next(names))
+        return any(
+            rules.depth is not None and max(rules.depth, self.model.depth(name)) < trial.depth(name)
+            for name, rules in self.model.rules.items()
+        )
+
+    def trial(self) -> Model:
+        """A copy in which jobs may be enqueued."""
+        trial = Model(self.model.rules)
+        trial.now = self.model.now
+        trial.jobs = dict(self.model.jobs)
+        return trial
 
     def settles(
         self, held: Held, call: Awaitable[Any], effects: ModelEffects | None, applies: bool
@@ -579,3 +671,42 @@ class DiskQueueMachine(QueueMachine):
 
 TestQueueOnDisk = pytest.mark.timeout(120)(DiskQueueMachine.TestCase)
 TestQueueOnDisk.settings = settings(_SETTINGS, max_examples=40)
+
+
+class LimitedQueueMachine(QueueMachine):
+    setup = LIMITS
+
+    @initialize(target=QueueMachine.jobs, delay=st.sampled_from([0, 0, 2]))
+    def crowd(self, delay: int) -> Any:
+        """There is more to do than may be done at once."""
+        made: list[str] = []
+        for queue in self.setup:
+            for key in ("k", "k", None, "l"):
+                made += self.enqueue_all(NewJob(queue, 5, delay, None, key=key), 1)
+        return multiple(*made)
+
+    @rule(queue=queues, rounds=st.integers(1, 4))
+    def work(self, queue: str, rounds: int) -> None:
+        """Claim whatever may run, and be done with it."""
+        for _ in range(rounds):
+            for held in self.claim_some(queue, 10, 30):
+                self.ack(held, None)
+
+    @rule(target=QueueMachine.claims, queue=queues)
+    def claim_all(self, queue: str) -> Any:
+        return multiple(*self.claim_some(queue, 10, 30))
+
+    @rule(target=QueueMachine.jobs, new=new_jobs)
+    def enqueue_without_limits(self, new: NewJob) -> Any:
+        """A process without limits comes and goes."""
+        made: list[str] = []
+        for rules in (RULES, LIMITS):
+            self.model.rules, self.options["queues"] = rules, configs(rules)
+            self.end(True)
+            if rules is RULES:
+                made += self.enqueue_all(new, 1) + self.enqueue_all(replace(new, key=None), 1)
+        return multiple(*made)
+
+
+TestQueueWithLimits = pytest.mark.timeout(120)(LimitedQueueMachine.TestCase)
+TestQueueWithLimits.settings = settings(_SETTINGS, max_examples=40)

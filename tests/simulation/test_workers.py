@@ -12,11 +12,14 @@ import pytest
 from taquba.errors import StoreUnavailable
 from taquba.queue import QueueTransaction
 from taquba.queue._core import Lane
+from taquba.queue._flow import Flow
 from taquba.queue._leases import Lease
 from taquba.queue._payloads import Payloads
+from taquba.queue._rate import TokenBucket
 from tests.simulation import shrink
 from tests.simulation.network import Weather
 from tests.simulation.runner import simulate_many
+from tests.simulation.worker_invariants import Limits
 from tests.simulation.workers import Plan, simulate
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quiet")]
@@ -34,6 +37,10 @@ HAPPENS = {
     "ended done": 600,
     "ended dead": 200,
     "ended cancelled": 10,
+    "keys at their limit": 500,
+    "queues at their limit": 100,
+    "rates used up": 50,
+    "enqueues refused": 50,
     **{
         f"handlers: {kind}": 35
         for kind in ("blocks", "bury", "chain", "fail", "gives up", "heeds", "no use", "ok")
@@ -170,6 +177,41 @@ def payloads_go_before_their_jobs(patch: Patch) -> None:
             await self.store.delete(doomed)
 
     patch(Payloads, "_delete", at_once)
+
+
+@fault("over_a_limit", within=10, limits=Limits(per_key=1), concurrency=5)
+def keys_may_do_one_more(patch: Patch) -> None:
+    whole = Flow.is_saturated
+
+    def late(self: Flow, key: str) -> bool:
+        return whole(self, key) and self._running[key] > self._per_key
+
+    patch(Flow, "is_saturated", late)
+
+
+@fault("over_a_limit", within=10, limits=Limits(running=2), concurrency=5)
+def queues_may_do_one_more(patch: Patch) -> None:
+    whole = Flow.allowed
+
+    def one_more(self: Flow, count: int, now_ms: int) -> int:
+        return min(count, whole(self, count, now_ms) + 1)
+
+    patch(Flow, "allowed", one_more)
+
+
+@fault("over_a_limit", within=10, limits=Limits(rate=(5, 1.0, 2)), concurrency=5)
+def tokens_are_not_taken(patch: Patch) -> None:
+    patch(TokenBucket, "take", lambda self, number, now_ms: None)
+
+
+@fault("over_a_limit", within=10, limits=Limits(depth=3))
+def depth_is_not_asked_for(patch: Patch) -> None:
+    patch(QueueTransaction, "check_depth", lambda self: None)
+
+
+@fault("not_worked_off", within=10, limits=Limits(per_key=1))
+def keys_stay_blocked(patch: Patch) -> None:
+    patch(Flow, "ended", lambda self, seq: self._claimed.get(seq))
 
 
 @pytest.mark.parametrize("name", FAULTS)

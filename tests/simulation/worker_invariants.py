@@ -11,6 +11,7 @@ from tests.simulation.shadow import COLUMNS, Step
 
 DEAD = 4
 _CLAIMED = 2
+_WAITING = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,102 @@ class End:
             | {(job, "dead"): "dead" for job in dead}
             | {(job, "cancelled"): "cancelled" for job in self.under("cancelled/")}
         )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a queue may do at a time; None: anything."""
+
+    per_key: int | None = None
+    running: int | None = None
+    rate: tuple[int, float, int] | None = None
+    """So many tokens, in so many seconds, and how many there can be."""
+    depth: int | None = None
+
+
+class FlowSeen:
+    """What each entry of the log says of the limits of queues."""
+
+    def __init__(self, steps: Sequence[Step], limits: Limits) -> None:
+        jobs = COLUMNS["jobs"]
+        self._state, self._queue, self._key = jobs["state"], jobs["queue"], jobs["flow_key"]
+        self._id, self._claimed_at = jobs["id"], jobs["claimed_at"]
+        self._limits = limits
+        self._waiting: Counter[int] = Counter()
+        self._running: Counter[tuple[int, str | None]] = Counter()
+        self._tokens: dict[tuple[int, int], tuple[float, int]] = {}
+        self.reached: Counter[str] = Counter()
+        """How often a limit was used up."""
+        self.wrong: list[str] = []
+        for step in steps:
+            self._look(step)
+
+    def _look(self, step: Step) -> None:
+        added, gone, claimed = Counter[int](), Counter[int](), list[tuple[int, int]]()
+        before = self._waiting.copy()
+        for change in step.changes:
+            if change.table != "jobs":
+                continue
+            old, new = change.before, change.after
+            was = None if old is None else old[self._state]
+            now = None if new is None else new[self._state]
+            if old is not None:
+                self._move(old, -1)
+                if was in _WAITING and now not in _WAITING:
+                    gone[old[self._queue]] += 1
+            if new is None:
+                continue
+            self._move(new, 1)
+            if old is None and now in _WAITING and not new[self._id].endswith("-next"):
+                added[new[self._queue]] += 1  # by a producer: settlements are never refused
+            if now == _CLAIMED and was != _CLAIMED:
+                claimed.append((new[self._claimed_at], new[self._queue]))
+        self._judge_running(step.seq)
+        for at_ms, queue in sorted(claimed):
+            self._take_token(step, queue, at_ms)
+        if self._limits.depth is not None:
+            for queue, number in added.items():
+                # Whatever left in the same commits may have left before.
+                depth = before[queue] - gone[queue] + number
+                if depth > self._limits.depth:
+                    self.wrong.append(f"entry {step.seq}: {depth} jobs wait on {queue}")
+
+    def _move(self, row: Sequence[Any], step: int) -> None:
+        if row[self._state] in _WAITING:
+            self._waiting[row[self._queue]] += step
+        elif row[self._state] == _CLAIMED:
+            self._running[row[self._queue], row[self._key] or None] += step
+
+    def _judge_running(self, seq: int) -> None:
+        limits, all_of = self._limits, Counter[int]()
+        for (queue, key), number in self._running.items():
+            all_of[queue] += number
+            if limits.per_key is not None and key is not None and number >= limits.per_key:
+                self.reached["keys at their limit"] += 1
+                if number > limits.per_key:
+                    self.wrong.append(f"entry {seq}: {number} jobs of {key} run on {queue}")
+        for queue, number in all_of.items():
+            if limits.running is not None and number >= limits.running:
+                self.reached["queues at their limit"] += 1
+                if number > limits.running:
+                    self.wrong.append(f"entry {seq}: {number} jobs run on {queue}")
+
+    def _take_token(self, step: Step, queue: int, at_ms: int) -> None:
+        if self._limits.rate is None:
+            return
+        count, span, burst = self._limits.rate
+        # Each process goes by a clock of its own.
+        tokens, since = self._tokens.get((step.epoch, queue), (burst, at_ms))
+        tokens = min(tokens + (at_ms - since) / 1000 / span * count, burst) - 1
+        self._tokens[step.epoch, queue] = (tokens, at_ms)
+        self.reached["rates used up"] += tokens < 1
+        if tokens < -1e-6:
+            self.wrong.append(f"entry {step.seq}: a job of {queue} started without a token")
+
+
+def over_a_limit(flow: FlowSeen) -> str:
+    """Never does a queue do more than its limits allow."""
+    return "; ".join(flow.wrong[:5])
 
 
 def too_many_attempts(job: str, attempts: int, most: int) -> str:

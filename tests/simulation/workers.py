@@ -17,7 +17,15 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from taquba.errors import ClaimLost, Closed, CommitUnknown, Fenced, PermanentError, StoreError
+from taquba.errors import (
+    ClaimLost,
+    Closed,
+    CommitUnknown,
+    Fenced,
+    PermanentError,
+    QueueFull,
+    StoreError,
+)
 from taquba.queue import (
     Claim,
     Dead,
@@ -27,6 +35,7 @@ from taquba.queue import (
     Queue,
     QueueConfig,
     QueueTransaction,
+    RateLimit,
     Result,
     Retry,
     Worker,
@@ -71,6 +80,8 @@ class Plan:
     weather: Weather
     deaths: float
     freezes: float
+    limits: must.Limits
+    """What each lane may do at a time."""
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -97,6 +108,12 @@ class Plan:
             ),
             deaths=random.choice((0.0, 0.4, 0.7)),
             freezes=random.choice((0.0, 0.3, 0.6)),
+            limits=must.Limits(
+                per_key=random.choice((None, None, 1, 2)),
+                running=random.choice((None, None, 2)),
+                rate=random.choice((None, None, (5, 1.0, 2))),
+                depth=random.choice((None, None, 3)),
+            ),
         )
 
 
@@ -176,6 +193,10 @@ class Life:
             backoff_base=plan.backoff,
             keep_done=plan.keep_done,
             keep_dead=None,
+            concurrency_per_key=plan.limits.per_key,
+            max_running=plan.limits.running,
+            rate=RateLimit(*plan.limits.rate) if plan.limits.rate else None,
+            max_depth=plan.limits.depth,
         )
         for _ in range(20):
             try:
@@ -226,16 +247,21 @@ class Life:
             for _ in range(world.plan.jobs):
                 world.made += 1
                 job_id = f"j{world.made}"
-                await queue.enqueue(
-                    random.choice(LANES),
-                    payload_of(job_id),
-                    job_id=job_id,
-                    priority=random.choice((None, None, 5)),
-                    delay=random.choice((None, None, None, 0.05, 1.0)),
-                )
-                if not self.process.dead:
-                    world.acknowledged.add(job_id)
-                    world.count("jobs")
+                try:
+                    await queue.enqueue(
+                        random.choice(LANES),
+                        payload_of(job_id),
+                        job_id=job_id,
+                        priority=random.choice((None, None, 5)),
+                        delay=random.choice((None, None, None, 0.05, 1.0)),
+                        concurrency_key=key_of(job_id),
+                    )
+                except QueueFull:
+                    world.count("enqueues refused")
+                else:
+                    if not self.process.dead:
+                        world.acknowledged.add(job_id)
+                        world.count("jobs")
                 await self.process.sleep(random.choice((0.0, 0.001, 0.05, 0.3)))
         except _STOPPED:
             return
@@ -390,7 +416,12 @@ class Life:
         effects.put(f"count/{job.queue}#{job.id}/{number}", b"1,")
         if kind == "chain":
             follower = f"{job.id}-next"
-            effects.enqueue(job.queue, payload_of(follower), job_id=follower)
+            effects.enqueue(
+                job.queue,
+                payload_of(follower),
+                job_id=follower,
+                concurrency_key=job.concurrency_key,
+            )
             effects.put(f"next/{job.id}#{number}", b"1,")
         return effects
 
@@ -414,7 +445,14 @@ class Life:
             note(tx, f"count/{job.queue}", 1)
             if kind == "chain":
                 follower = f"{job.id}-next"
-                tx.enqueue(new_job(job.queue, payload_of(follower), job_id=follower))
+                tx.enqueue(
+                    new_job(
+                        job.queue,
+                        payload_of(follower),
+                        job_id=follower,
+                        concurrency_key=job.concurrency_key,
+                    )
+                )
                 note(tx, f"next/{job.id}", 1)
 
         return settle
@@ -423,6 +461,11 @@ class Life:
 def payload_of(job_id: str) -> bytes:
     """What a job carries: as much as an object is made for, or not."""
     return job_id.encode() * (10 if hash_of(job_id) % 2 else 1)
+
+
+def key_of(job_id: str) -> str | None:
+    """What a job shares with others that may not all run at once."""
+    return (None, "k", "k", "l")[hash_of(job_id) // 2 % 4]
 
 
 def hash_of(job_id: str) -> int:
@@ -522,6 +565,8 @@ def _judge(world: WorkerWorld) -> None:
         return
     history = replay_all(world.store.entries, set())
     complaints: list[str] = [f"log_broken: {trouble}" for trouble in history.trouble]
+    flow = must.FlowSeen(history.steps, world.plan.limits)
+    world.counts.update(flow.reached)
     for predicate, evidence in (
         (must.not_one_end, (world.acknowledged, world.final)),
         (must.miscounted, (world.final,)),
@@ -529,6 +574,7 @@ def _judge(world: WorkerWorld) -> None:
         (must.dead_too_late, (world.final,)),
         (must.lost_payload, (world.final,)),
         (must.started_early, (world.started, history.steps)),
+        (must.over_a_limit, (flow,)),
     ):
         complaint = predicate(*evidence)  # type: ignore[operator]
         if complaint:
