@@ -65,7 +65,6 @@ def configs(rules: dict[str, Rules]) -> dict[str, QueueConfig]:
     }
 
 
-
 queues = st.sampled_from(sorted(RULES))
 keys = st.sampled_from(["k1", "k2", "k3"])
 values = st.binary(max_size=3)

@@ -297,9 +297,10 @@ async def test_a_handler_that_takes_too_long_has_failed(world: World, queue: Que
         job = await read(queue, job_id)
         assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
         assert job.last_error == "the handler did not end within its job_timeout"
+        assert job.error_type == "TimeoutError"
         await world.clock.advance(62)
     job = await read(queue, job_id)
-    assert (job.state, job.attempts) == (JobState.DEAD, 2)
+    assert (job.state, job.attempts, job.error_type) == (JobState.DEAD, 2, "TimeoutError")
 
 
 async def test_what_a_handler_says_after_its_time_does_not_count(

@@ -76,6 +76,8 @@ def _take_back(core: Core, leases: list[Lease]) -> None:
     with QueueTransaction(core) as tx:
         for lease in leases:
             if lease.timed_out:
-                tx.take_back(lease, "the handler did not end within its job_timeout", failed=True)
+                tx.take_back(
+                    lease, "the handler did not end within its job_timeout", timed_out=True
+                )
             else:
                 tx.take_back(lease, "lease expired")

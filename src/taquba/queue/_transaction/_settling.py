@@ -195,12 +195,13 @@ class Settling(Claiming):
         error: str,
         outcome: AttemptOutcome = AttemptOutcome.LEASE_EXPIRED,
         *,
-        failed: bool = False,
+        timed_out: bool = False,
     ) -> None:
         """End a claim whose lease expired or whose process is gone: redeliver, or give up.
 
-        With `failed`, it is a failed attempt: the next one comes after the backoff.
+        If it `timed_out`, it is a failed attempt: the next one comes after the backoff.
         """
+        failure = Failure(error, "TimeoutError" if timed_out else None)
         row = self._get(lease.seq)
         self._ended.append(lease)
         lane = self._core.lanes_by_number[lease.queue_number]
@@ -209,7 +210,7 @@ class Settling(Claiming):
         if row is None or row[STATE] != CLAIMED:
             return
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
-            self._bury(lane, row, Failure(error))
+            self._bury(lane, row, failure)
             logger.warning(
                 "job %s on queue %s is dead: %s, on attempt %d of %d",
                 row[ID],
@@ -223,8 +224,8 @@ class Settling(Claiming):
                 dead = tuple(self._get(lease.seq) or ())
                 lane.dead_letter_hook(cast("QueueTransaction", self), Job(dead, lane.name))
             return
-        if failed:
-            self._retry(lane, row, Failure(error))
+        if timed_out:
+            self._retry(lane, row, failure)
             return
         self.execute(
             "UPDATE jobs SET state = 0, claimed_at = NULL, history = ? WHERE seq = ?",
