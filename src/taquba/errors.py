@@ -30,7 +30,9 @@
     ├── CancelRequested            a lease is not extended: cancellation was asked for
     ├── QueueFull                  a queue has as many jobs waiting as it may
     ├── DuplicateJobId, JobNotFound, InvalidState
-    ├── InputMismatch              a run id was submitted again with another input
+    ├── InputMismatch              a run or signal id was used again with another input
+    ├── SignalTaken                another run waits for the signal already
+    ├── SignalQueueFull            as many signals are buffered under one key as may be
     ├── RunNotFound, InconsistentRunState
     ├── EffectsSealed              staged after the step returned
     ├── SerializationError         a value cannot be encoded, or a stored one not decoded
@@ -77,6 +79,8 @@ __all__ = [
     "ReservedName",
     "RunNotFound",
     "SerializationError",
+    "SignalQueueFull",
+    "SignalTaken",
     "StateFull",
     "StoreAccessDenied",
     "StoreError",
@@ -302,7 +306,17 @@ class InvalidState(TaqubaError):
 
 
 class InputMismatch(TaqubaError):
-    """An active run with this id was submitted with another input. Nothing was written."""
+    """An active run with this id was submitted with another input, or another signal was sent with
+    this id. Nothing was written.
+    """
+
+
+class SignalTaken(TaqubaError):
+    """A run cannot wait for a signal, since another one does: it fails with this."""
+
+
+class SignalQueueFull(TaqubaError):
+    """As many signals are buffered under one key as may be. Nothing was written."""
 
 
 class RunNotFound(TaqubaError):

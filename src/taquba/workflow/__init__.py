@@ -25,6 +25,13 @@ from taquba.workflow._runner import Runner as Runner
 from taquba.workflow._runner import StepRunner as StepRunner
 from taquba.workflow._runtime import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
 from taquba.workflow._runtime import WorkflowRuntime as WorkflowRuntime
+from taquba.workflow._signals import MAX_BUFFERED_SIGNALS as MAX_BUFFERED_SIGNALS
+from taquba.workflow._signals import MAX_SIGNAL_KEY_SIZE as MAX_SIGNAL_KEY_SIZE
+from taquba.workflow._signals import MAX_SIGNAL_SIZE as MAX_SIGNAL_SIZE
+from taquba.workflow._signals import SIGNAL_IDS_KEPT as SIGNAL_IDS_KEPT
+from taquba.workflow._signals import Signalled as Signalled
+from taquba.workflow._signals import SignalMode as SignalMode
+from taquba.workflow._signals import SignalOutcome as SignalOutcome
 from taquba.workflow._step import BlockingStep as BlockingStep
 from taquba.workflow._step import Step as Step
 from taquba.workflow._step import StepLease as StepLease
@@ -34,11 +41,15 @@ from taquba.workflow._workflows import Workflow as Workflow
 from taquba.workflow._workflows import WorkflowBacklog as WorkflowBacklog
 
 __all__ = [
+    "MAX_BUFFERED_SIGNALS",
     "MAX_MEMO_KEY_SIZE",
     "MAX_MEMO_SIZE",
     "MAX_REVISION_LENGTH",
     "MAX_RUN_ID_LENGTH",
+    "MAX_SIGNAL_KEY_SIZE",
+    "MAX_SIGNAL_SIZE",
     "MAX_WORKFLOW_NAME_LENGTH",
+    "SIGNAL_IDS_KEPT",
     "AsyncRunner",
     "BlockingMemo",
     "BlockingRunner",
@@ -56,6 +67,9 @@ __all__ = [
     "RunStatus",
     "RunTermination",
     "Runner",
+    "SignalMode",
+    "SignalOutcome",
+    "Signalled",
     "Step",
     "StepLease",
     "StepRunner",

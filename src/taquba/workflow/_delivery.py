@@ -20,6 +20,7 @@ from taquba.errors import (
     PermanentError,
     RunNotFound,
     SerializationError,
+    SignalTaken,
 )
 from taquba.logs import about
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, FailedSettlement, Settlement, failure_of
@@ -28,6 +29,7 @@ from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
 from taquba.workflow._runs import ACTIVE, RunTable
+from taquba.workflow._signals import Given, check_signal_key, due_at
 
 if TYPE_CHECKING:
     from taquba.queue import Queue, QueueTransaction
@@ -52,6 +54,7 @@ _PERMANENT = (
     JobNotFound,
     RunNotFound,
     SerializationError,
+    SignalTaken,
 )
 
 
@@ -71,7 +74,7 @@ class Delivery:
     async def deliver(self, claim: Claim) -> Settlement:
         """Run the step that this claim stands for, and say how to settle it."""
         try:
-            life, run_id, number = self._locate(claim)
+            life, run_id, number, given = self._locate(claim)
         except InconsistentRunState as error:
             logger.error("%s", error, extra=about(claim.job))
             text = str(error)
@@ -82,6 +85,8 @@ class Delivery:
         try:
             call = self._calls[claim.job.queue]
             step, running = call(self._queue, self._runs, claim, life, run_id, number)
+            if given is not None:
+                step.signal = given.payload
             try:
                 result = await running
             finally:
@@ -93,21 +98,28 @@ class Delivery:
             outcome = check_outcome(result, run_id, number)
             if effects is not None:
                 self._runs.check_effects(effects)
-            settlement = self._settle(claim, life, run_id, number, outcome, effects)
+            settlement = self._settle(claim, life, run_id, number, outcome, effects, given)
             return settlement if effects is None else await self._queue.prepare(settlement, effects)
         except Exception as error:
             return self._failed(claim, life, run_id, number, error)
+        except BaseException:
+            if given is not None and given.key is not None and self._queue.failure is None:
+                # The job is given back, as if this had not been an attempt of it.
+                with self._queue.transaction() as tx:
+                    self._runs.signals.begun(tx, life)
+            raise
 
     def failed(self, claim: Claim, error: BaseException) -> Settlement:
         """Settle a delivery that ended in an unusual way, or whose settlement was refused."""
         try:
-            life, run_id, number = self._locate(claim)
+            life, run_id, number, _ = self._locate(claim)
         except InconsistentRunState as inconsistency:
             text = str(inconsistency)
             return lambda tx: tx.dead_letter(claim, text)
         return self._failed(claim, life, run_id, number, error)
 
-    def _locate(self, claim: Claim) -> tuple[int, str, int]:
+    def _locate(self, claim: Claim) -> tuple[int, str, int, Given | None]:
+        """Life, run id and number of the step, and what it was given if it waited for a signal."""
         job = claim.job
         known = self._runs.advanced_to(job.id)
         if known is not None:
@@ -124,7 +136,9 @@ class Delivery:
                 f"job {job.id} is not the current step of run {job.headers.get(HEADER_RUN_ID)!r}: "
                 "that run has ended or gone on"
             )
-        return life, run[0], run[2]
+        run_id, _, number, _, key, signal = run
+        given = None if key is None and signal is None else Given(key, signal)
+        return life, run_id, number, given
 
     def _settle(
         self,
@@ -134,15 +148,25 @@ class Delivery:
         number: int,
         outcome: Outcome,
         effects: Effects | None,
+        given: Given | None,
     ) -> Settlement:
         match outcome:
-            case Continue(payload, after):
+            case Continue(payload, after, key, timeout):
                 data = blob(payload, name="the payload of Continue", limit=MAX_PAYLOAD_SIZE)
                 delay = None if after is None else seconds(after, name="after")
+                if key is not None:
+                    return self._waiting(claim, life, run_id, number, outcome, data, effects)
+                if timeout is not None:
+                    raise InvalidArgument(
+                        "Continue(timeout=…) says how long to wait for a signal: name that with "
+                        "signal=…, or use after=… to wait for a time"
+                    )
 
                 def advance(tx: QueueTransaction) -> None:
                     job_id = tx.succeed_with_next(claim, data, delay=delay)
-                    self._runs.advance(tx, life, run_id, number + 1, job_id)
+                    self._runs.advance(
+                        tx, life, run_id, number + 1, job_id, waited=given is not None
+                    )
                     tx.apply(effects)
 
                 return self._unless_cancelled(claim, life, advance)
@@ -165,6 +189,42 @@ class Delivery:
                 return self._ending(
                     claim, life, effects, TerminalStatus.CANCELLED, error=_reason(reason)
                 )
+
+    def _waiting(
+        self,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        outcome: Continue,
+        data: bytes,
+        effects: Effects | None,
+    ) -> Settlement:
+        key = check_signal_key(outcome.signal)
+        if outcome.after is not None:
+            raise InvalidArgument(
+                "Continue takes after=… or signal=…, not both: to wait for a signal for a limited "
+                "time, use timeout=…"
+            )
+        timeout = None if outcome.timeout is None else seconds(outcome.timeout, name="timeout")
+        signals = self._runs.signals
+
+        def wait(tx: QueueTransaction) -> None:
+            other = signals.waiting(tx, key)
+            if other is not None:
+                taken = SignalTaken(
+                    f"run {other!r} is already registered for signal {key!r}, which only one run "
+                    "can wait for: use keys that name the run"
+                )
+                self._failed(claim, life, run_id, number, taken)(tx)
+                return
+            signal = signals.take(tx, key, run_id)
+            due_ms = None if signal is not None else due_at(tx.now_ms, timeout)
+            job_id = tx.succeed_with_next(claim, data, due_ms=due_ms)
+            signals.wait(tx, life, number + 1, job_id, key, signal)
+            tx.apply(effects)
+
+        return self._unless_cancelled(claim, life, wait)
 
     def _ending(
         self,

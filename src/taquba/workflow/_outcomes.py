@@ -16,10 +16,17 @@ class Continue:
     Attributes:
         payload: The next step's bytes, at most 16 MiB.
         after: The next step waits this long; None starts it at once.
+        signal: The next step waits for a signal with this key, and gets it as `Step.signal`.
+            One that is buffered starts it at once. If another run waits for this key, this run
+            fails. Not together with `after`.
+        timeout: The next step waits this long for the signal, and then starts without; 0 takes
+            a buffered one or none. None: it waits for ever.
     """
 
     payload: bytes = b""
     after: Duration | None = None
+    signal: str | None = None
+    timeout: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class RunStatus:
     """The workflow that it was submitted for, if that has a name."""
     revision: str | None = None
     """The revision of that workflow."""
+    waiting_for: str | None = None
+    """Key of the signal that it waits for."""
+    due: datetime | None = None
+    """When its step is due, at the latest, if it waits for a time, a retry or a signal. None
+    for one that waits for its signal for ever."""
 
 
 @dataclass(frozen=True, slots=True)

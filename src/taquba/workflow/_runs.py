@@ -24,6 +24,7 @@ from taquba.workflow._records import (
     RunTermination,
     TerminalStatus,
 )
+from taquba.workflow._signals import FOR_EVER_MS, Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ _COLUMNS = (
     " result, workflow, revision"
 )
 
+_ADVANCE = "UPDATE runs SET step = ?, job_id = ? WHERE life = ?"
+_ADVANCE_WAITED = _ADVANCE.replace("WHERE", ", signal_key = NULL, signal = NULL WHERE")
 _JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
 _MOST_REMEMBERED = 10_000
 """Jobs whose run is remembered; the others are looked up."""
@@ -117,7 +120,8 @@ class RunTable:
         self._name = queue_name
         # Lives are numbered over all queue names.
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
-        self._advanced: dict[str, tuple[int, str, int]] = {}
+        self._advanced: dict[str, tuple[int, str, int, None]] = {}
+        self.signals = Signals(queue, queue_name)
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._registries: list[Registry] = []
         self._hooked: set[str] = set()
@@ -206,18 +210,21 @@ class RunTable:
         [row] = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
         return Run(*row)
 
-    def advanced_to(self, job_id: str) -> tuple[int, str, int] | None:
-        """Life, run id and step number of a job that `advance` made the current one.
+    def advanced_to(self, job_id: str) -> tuple[int, str, int, None] | None:
+        """Life, run id and step number of a job that `advance` made the current one; no signal.
 
         It is told once, and saves a look into the tables: the job cannot have been claimed
         if its run had ended or gone on meanwhile.
         """
         return self._advanced.pop(job_id, None)
 
-    def current_step(self, life: int) -> tuple[str, int, int, str] | None:
-        """Run id, status, step number and job id of one life; what a delivery needs to know."""
+    def current_step(self, life: int) -> tuple[str, int, int, str, str | None, bytes | None] | None:
+        """Run id, status, step number and job id of one life, and key and payload of the signal
+        that the step waited for; what a delivery needs to know.
+        """
         rows = self._queue.peek(
-            "SELECT run_id, status, step, job_id FROM runs WHERE life = ?", (life,)
+            "SELECT run_id, status, step, job_id, signal_key, signal FROM runs WHERE life = ?",
+            (life,),
         )
         return rows[0] if rows else None
 
@@ -247,19 +254,29 @@ class RunTable:
         if run.status != ACTIVE:
             return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination(), *names)
         rows = self._queue.peek(
-            "SELECT state, cancel_requested FROM jobs WHERE id = ?", (run.job_id,)
+            "SELECT jobs.state, jobs.cancel_requested, jobs.run_at, jobs.attempts, runs.signal_key"
+            " FROM jobs JOIN runs ON runs.life = ? WHERE jobs.id = ?",
+            (run.life, run.job_id),
         )
         if not rows:
             raise InconsistentRunState(
                 f"run {run.run_id!r} is active, but its job {run.job_id} is gone: was it cancelled "
                 "or removed through the queue? Use the runtime to end runs"
             )
-        job_state, cancel_requested = rows[0]
+        job_state, cancel_requested, due_ms, attempts, key = rows[0]
         if cancel_requested:
             state = RunState.CANCELLING
         else:
             state = RunState.RUNNING if job_state == JobState.CLAIMED else RunState.PENDING
-        return RunStatus(run.run_id, state, run.step, None, *names)
+        return RunStatus(
+            run.run_id,
+            state,
+            run.step,
+            None,
+            *names,
+            waiting_for=key if job_state == JobState.SCHEDULED and not attempts else None,
+            due=None if due_ms == FOR_EVER_MS else as_datetime(due_ms),
+        )
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -288,12 +305,21 @@ class RunTable:
         if workflow is not None:
             self._hook(queue_of(self._name, workflow, revision))
 
-    def advance(self, tx: QueueTransaction, life: int, run_id: str, step: int, job_id: str) -> None:
-        """Go on to the next step, whose job this is."""
+    def advance(
+        self,
+        tx: QueueTransaction,
+        life: int,
+        run_id: str,
+        step: int,
+        job_id: str,
+        *,
+        waited: bool = False,
+    ) -> None:
+        """Go on to the next step, whose job this is; the step before may have waited."""
         if len(self._advanced) >= _MOST_REMEMBERED:
             self._advanced.clear()
-        self._advanced[job_id] = (life, run_id, step)
-        tx.execute("UPDATE runs SET step = ?, job_id = ? WHERE life = ?", (step, job_id, life))
+        self._advanced[job_id] = (life, run_id, step, None)
+        tx.execute(_ADVANCE_WAITED if waited else _ADVANCE, (step, job_id, life))
 
     def end(
         self,
@@ -310,8 +336,8 @@ class RunTable:
         Its memos go with it: no later life could see them.
         """
         tx.execute(
-            "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?"
-            " WHERE life = ? AND status = 0",
+            "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?,"
+            " signal_key = NULL, signal = NULL WHERE life = ? AND status = 0",
             (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
         )
         tx.execute("DELETE FROM memos WHERE life = ?", (life,))

@@ -14,14 +14,17 @@ _RUNS_NEW_IN_2 = (
     "workflow TEXT",
     "revision TEXT",
     "signal_key TEXT",
+    "signal BLOB",
     "error_type TEXT",
     "result_ref TEXT",
 )
-"""What runs it, the signal that its step waits for, and the object that holds a large result."""
+"""What runs it, the key of the signal that its step waits for and the signal that it was given,
+and the object that holds a large result."""
 
 _RUNS_ENDED = "CREATE INDEX runs_ended ON runs (queue, ended_at) WHERE status > 0"
 _RUNS_WAITING = (
-    "CREATE UNIQUE INDEX runs_waiting ON runs (queue, signal_key) WHERE signal_key IS NOT NULL"
+    "CREATE UNIQUE INDEX runs_waiting ON runs (queue, signal_key)"
+    " WHERE signal_key IS NOT NULL AND signal IS NULL"
 )
 """Who waits for a signal; there is at most one for each key."""
 _RUNS_STORED = "CREATE INDEX runs_stored ON runs (result_ref) WHERE result_ref IS NOT NULL"
@@ -33,9 +36,13 @@ _SIGNALS = """CREATE TABLE signals (
     number INTEGER NOT NULL,
     payload BLOB NOT NULL,
     sent_at INTEGER NOT NULL,
+    latest INTEGER NOT NULL,
+    signal_id TEXT,
     PRIMARY KEY (queue, key, number)
 ) WITHOUT ROWID"""
-"""Signals that nobody waits for yet, in the order in which they were sent."""
+"""Signals that nobody waits for yet, in the order in which they were sent.
+
+One of each key at most is the latest, which a later one replaces."""
 
 _SIGNAL_IDS = """CREATE TABLE signal_ids (
     queue TEXT NOT NULL,
@@ -43,10 +50,13 @@ _SIGNAL_IDS = """CREATE TABLE signal_ids (
     signal_id TEXT NOT NULL,
     sent_at INTEGER NOT NULL,
     outcome INTEGER NOT NULL,
+    run_id TEXT,
+    digest BLOB NOT NULL,
     PRIMARY KEY (queue, key, signal_id)
 ) WITHOUT ROWID"""
 """Signals that were sent with an id: sending one again changes nothing."""
-_SIGNAL_IDS_SENT = "CREATE INDEX signal_ids_sent ON signal_ids (sent_at)"
+_SIGNAL_IDS_SENT = "CREATE INDEX signal_ids_sent ON signal_ids (queue, sent_at) WHERE outcome <> 1"
+"""Which of them can be forgotten: those whose signals are not buffered any more."""
 
 _STEP_HISTORY = """CREATE TABLE step_history (
     life INTEGER NOT NULL,

@@ -44,12 +44,15 @@ class StepLease:
 class _StepBase:
     """One delivery of one step of a run."""
 
-    __slots__ = ("_claim", "_effects", "_life", "_queue", "_runs", "number", "run_id")
+    __slots__ = ("_claim", "_effects", "_life", "_queue", "_runs", "number", "run_id", "signal")
 
     run_id: str
     """The run."""
     number: int
     """The step's number; a run begins with step 0."""
+    signal: bytes | None
+    """The signal that the step waited for, the same on every attempt. None: none came in time, or
+    it waited for none."""
 
     def __init__(
         self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
@@ -61,6 +64,7 @@ class _StepBase:
         self._effects: Effects | None = None
         self.run_id = run_id
         self.number = number
+        self.signal = None
 
     @property
     def payload(self) -> bytes:

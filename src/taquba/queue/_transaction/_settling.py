@@ -60,12 +60,18 @@ class Settling(Claiming):
     __slots__ = ()
 
     def succeed_with_next(
-        self, claim: Claim, payload: bytes, *, delay: Duration | None = None
+        self,
+        claim: Claim,
+        payload: bytes,
+        *,
+        delay: Duration | None = None,
+        due_ms: int | None = None,
     ) -> str:
         """Acknowledge a job and enqueue its successor; returns the successor's id.
 
         The successor has the same queue, priority, headers and number of attempts, and
-        waits behind what is pending already.
+        waits behind what is pending already; or until a time, `delay` from now or `due_ms`
+        in the future.
 
         Raises:
             ClaimLost: The claim ended before.
@@ -73,7 +79,9 @@ class Settling(Claiming):
         row = claim.job._row
         lane = self._settle(claim)
         self._finish(lane, row)
-        if self._defer and delay is None and lane.flow is None and row[FLOW_KEY] is None:
+        if due_ms is None and delay is not None:
+            due_ms = _validate.due_ms(None, delay, self._now_ms)
+        if self._defer and due_ms is None and lane.flow is None and row[FLOW_KEY] is None:
             job_id = self._core.ids.next()
             self._deferred.append(Successor(lane, self._core.take_seq(), job_id, claim, payload))
             return job_id
@@ -82,7 +90,7 @@ class Settling(Claiming):
             self._core.ids.next(),
             row[PRIORITY],
             row[MAX_ATTEMPTS],
-            _validate.due_ms(None, delay, self._now_ms),
+            due_ms,
             None,
             row[HEADERS],
             payload,
