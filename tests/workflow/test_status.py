@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -82,7 +82,8 @@ async def test_a_run_in_backoff_is_pending() -> None:
     async with bed(runner) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.settle()
-        assert await t.runtime.status("r") == RunStatus("r", RunState.PENDING, 0)
+        due = datetime.fromtimestamp(t.clock.now_ms() / 1000 + 1, UTC)
+        assert await t.runtime.status("r") == RunStatus("r", RunState.PENDING, 0, due=due)
 
 
 async def test_an_ended_run_is_remembered() -> None:
@@ -166,7 +167,9 @@ async def test_a_fresh_runtime_reports_the_same() -> None:
         await t.settle()
         status = await t.runtime.status("r")
     async with bed(None, store=store, clock=clock) as t:
-        assert await t.runtime.status("r") == status == RunStatus("r", RunState.PENDING, 1)
+        due = datetime.fromtimestamp(clock.now_ms() / 1000 + 3600, UTC)
+        expected = RunStatus("r", RunState.PENDING, 1, due=due)
+        assert await t.runtime.status("r") == status == expected
 
 
 async def test_waiting_from_the_start() -> None:
