@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "AS_CLAIMED",
     "ATTEMPTS",
     "CANCEL_REQUESTED",
     "CLAIMED_AT",
@@ -17,6 +18,7 @@ __all__ = [
     "JOB_COLUMNS",
     "LAST_ERROR",
     "MAX_ATTEMPTS",
+    "NEXT_CLAIMED",
     "PAYLOAD",
     "PAYLOAD_REF",
     "PRIORITY",
@@ -40,6 +42,15 @@ JOB_COLUMNS = (
 WITHOUT_PAYLOADS = JOB_COLUMNS.replace(" payload,", " NULL,").replace(" wake_payload,", " NULL,")
 """As `JOB_COLUMNS`, for what needs no large values of a job."""
 WIDTH = JOB_COLUMNS.count(",") + 1
+AS_CLAIMED = (
+    "SELECT seq, id, queue, 2, priority, attempts + 1, max_attempts, enqueued_at, NULL, ?,"
+    " NULL, cancel_requested, NULL, last_error, headers, payload, woken_at, wake_payload,"
+    " payload_ref, retry, error_type, traceback, flow_key, history, dedup_key"
+    " FROM jobs WHERE "
+)
+"""Rows as they are once they are claimed, and, behind them, the dedup key that is given up."""
+NEXT_CLAIMED = f"{AS_CLAIMED} queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
+"""Those that the claim order puts first."""
 (
     SEQ,
     ID,

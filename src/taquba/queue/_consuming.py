@@ -79,6 +79,11 @@ class Consuming(Calls):
         began = 0.0 if observer is None else observer.began()
         with QueueTransaction(self._core) as tx:
             claims = tx.claim(lane, count, held) if count else []
+        while not claims and count and lane.flow is not None and lane.flow.more:
+            await asyncio.sleep(0)  # jobs that may not run are in the way, for longer than a moment
+            await self._core.database.admit()
+            with QueueTransaction(self._core) as tx:
+                claims = tx.claim(lane, count, held)
         if not claims and count and patience:
             tx, claims = await self._wait_for_claims(tx, lane, Waiter(count, held), patience)
             began = 0.0 if observer is None else observer.began()

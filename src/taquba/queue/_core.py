@@ -97,7 +97,9 @@ class Core:
         self.on_scheduled: Callable[[int], None] = lambda run_at_ms: None
         """Told the due time of every job that becomes scheduled."""
         self.on_dry: Callable[[Lane, int], None] = lambda lane, at_ms: None
-        """Told when there will be a token for a queue that has none, and is asked for jobs."""
+        """Told when to ask a queue again, whose limits hold back jobs now: there will be a token
+        then, or somebody else's turn will have been.
+        """
         self.on_kept: Callable[[float], None] = lambda due_ms: None
         """Told when a finished or dead record that is kept must be removed."""
         self.on_stop: list[Callable[[TaqubaError], None]] = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Container, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from taquba.queue._columns import AS_CLAIMED, FLOW_KEY, NEXT_CLAIMED, PRIORITY, SEQ
+from taquba.queue._held import Held
 from taquba.queue._rate import TokenBucket
 
 if TYPE_CHECKING:
@@ -14,63 +16,42 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow"]
 
-_SLACK = 64
-"""Outdated heads beyond which they are thrown away, if they are also the most."""
+_IF_PENDING = f"{AS_CLAIMED} seq = ? AND state = 0"
+_THOSE_PENDING = f"{AS_CLAIMED} seq IN (SELECT value FROM json_each(?)) AND state = 0"
+_PENDING_OF_KEY = "SELECT 1 FROM jobs WHERE queue = ? AND flow_key = ? AND state = 0 LIMIT 1"
 
-_HEADS = (
-    "SELECT priority, seq FROM jobs WHERE queue = ? AND flow_key = ? AND state = 0"
-    " ORDER BY priority, seq LIMIT 2"
-)
-_KEYS = """WITH RECURSIVE keys (key) AS (
-    SELECT (SELECT min(flow_key) FROM jobs WHERE queue = ?1 AND state = 0 AND flow_key >= '')
-    UNION ALL
-    SELECT (SELECT min(flow_key) FROM jobs WHERE queue = ?1 AND state = 0 AND flow_key > key)
-    FROM keys WHERE key IS NOT NULL
-) SELECT key FROM keys WHERE key IS NOT NULL"""
+Row = tuple[Any, ...]
 
 
 class Flow:
     """The limits of one queue, and how far each is used up.
 
     All claims are void when a store is opened, so what runs is known from memory alone.
-    With a limit per key, the first pending job of each key that may run is kept in a heap,
-    so that blocked jobs are never looked at. A head may be outdated: it is looked at again
-    before it is claimed, and keys of which something changed are looked up before that. A key
-    that is neither in the heap, nor to be looked up, nor at its limit has nothing pending.
-
-    In such a queue every job has a key; the empty one is of those that have none, and is
-    not limited.
     """
 
     __slots__ = (
         "_claimed",
-        "_heads",
-        "_heap",
-        "_loaded",
-        "_only",
         "_per_key",
         "_running",
         "_stored",
-        "_unknown",
         "bucket",
-        "keyed",
+        "held",
         "max_running",
+        "more",
         "restart",
     )
 
     def __init__(self, config: QueueConfig) -> None:
-        self.keyed = config.concurrency_per_key is not None
         self.max_running = config.max_running
         self.bucket = None if config.rate is None else TokenBucket(config.rate)
-        self._per_key = config.concurrency_per_key or 0
         self.restart = self.started  # bound once: it is noted for every end of a claim
+        self._per_key = config.concurrency_per_key or 0
         self._claimed: dict[int, str] = {}
         self._running: dict[str, int] = {}
-        self._heads: dict[str, tuple[int, int, str]] = {}
-        self._heap: list[tuple[int, int, str]] = []
-        self._unknown: dict[str, None] = {}
-        self._only: set[str] = set()  # keys whose head is all that they have
-        self._loaded = not self.keyed
+        self.held = Held(self._per_key, self._running) if self._per_key else None
+        """What the limit per key holds back; None: there is no such limit."""
+        self.more = False
+        """Whether the last claim stopped before it had looked at everything."""
         self._stored: tuple[int, int, int] | None = None
 
     @classmethod
@@ -79,14 +60,17 @@ class Flow:
         limits = (config.concurrency_per_key, config.max_running, config.rate)
         return None if all(limit is None for limit in limits) else cls(config)
 
+    @property
+    def keyed(self) -> bool:
+        """Whether there is a limit per key, so that every job must have one."""
+        return self.held is not None
+
     # -- what runs --------------------------------------------------------------------------
 
     def started(self, seq: int, key: str) -> None:
         """A job was claimed (or its end taken back)."""
         self._claimed[seq] = key
         self._running[key] = self._running.get(key, 0) + 1
-        if self.keyed:
-            self._unknown[key] = None
 
     def ended(self, seq: int) -> str | None:
         """A claim ended; the key of its job, if it was counted."""
@@ -98,34 +82,14 @@ class Flow:
             self._running[key] = before - 1
         else:
             del self._running[key]
-        if key and before == self._per_key:
-            self._unknown[key] = None  # it was at its limit, so its head was not kept
+        if before == self._per_key and key and self.held is not None:
+            self.held.freed(key)
         return key
-
-    def arrived(self, key: str | None, priority: int, seq: int) -> None:
-        """A new job is pending."""
-        if not self.keyed:
-            return
-        key = key or ""
-        if key in self._unknown or not self._loaded:
-            self._unknown[key] = None
-            return
-        known = self._heads.get(key)
-        if known is None:
-            if key and key in self._running and self.is_saturated(key):
-                return
-            self._only.add(key)
-        else:
-            self._only.discard(key)
-            if known < (priority, seq, key):
-                return
-        head = self._heads[key] = (priority, seq, key)
-        heapq.heappush(self._heap, head)
 
     def changed(self, key: str | None) -> None:
         """Something pending came or went under this key."""
-        if self.keyed:
-            self._unknown[key or ""] = None
+        if self.held is not None:
+            self.held.changed(key or "")
 
     def allowed(self, count: int, now_ms: int) -> int:
         """How many of so many jobs may start, whatever their keys are."""
@@ -137,7 +101,7 @@ class Flow:
 
     def is_saturated(self, key: str) -> bool:
         """Whether as many jobs of this key run as may."""
-        return bool(self.keyed and key) and self._running.get(key, 0) >= self._per_key
+        return bool(self._per_key and key) and self._running.get(key, 0) >= self._per_key
 
     def refuses(self, key: str, now_ms: int) -> str | None:
         """Which limit does not let a job of this key start; None: none does."""
@@ -161,70 +125,76 @@ class Flow:
 
     # -- what is next -----------------------------------------------------------------------
 
-    def take_next(self, execute: Execute, queue: int, count: int) -> list[tuple[int, str]]:
-        """The first jobs, by priority and age, whose keys are not at their limits; with the keys.
-
-        Perhaps fewer than there are: ask again when these are claimed. Some may be gone.
-        `start_taken` must follow, or `put_back`.
-        """
-        if not self._loaded:
-            self._unknown.update((key, None) for (key,) in execute(_KEYS, (queue,)).fetchall())
-            self._loaded = True
-        if self._unknown:
-            self._look_up(execute, queue)
-        heads, heap, only = self._heads, self._heap, self._only
-        taken: list[tuple[int, str]] = []
-        while heap and len(taken) < count:
-            head = heapq.heappop(heap)
-            _, seq, key = head
-            if heads.get(key) != head:
-                continue  # outdated
-            taken.append((seq, key))
-            del heads[key]
-            if key not in only:
-                self._unknown[key] = None
-                break  # what comes after it may come before the others
-            only.remove(key)
-        return taken
-
-    def start_taken(
-        self, taken: list[tuple[int, str]], found: Container[int] | None = None
+    def start_next(
+        self, execute: Execute, queue: int, now_ms: int, count: int, started: list[Row]
     ) -> None:
-        """Those that were found (None: all of them) are claimed now."""
-        claimed, running = self._claimed, self._running
-        for seq, key in taken:
-            if found is None or seq in found:
-                claimed[seq] = key
-                running[key] = running.get(key, 0) + 1
-            else:
-                self._unknown[key] = None
+        """Start the first jobs, by priority and age, that may run: their rows, to be claimed.
 
-    def put_back(self, taken: list[tuple[int, str]], tokens: int | None) -> None:
+        Fewer than there are, if jobs that may not run are in the way for long: then `more` is set.
+        """
+        held = self.held
+        if held is not None and held.is_over:
+            held.forget()
+        if held is None or held.passed is None:
+            rows = execute(NEXT_CLAIMED, (now_ms, queue, count)).fetchall()
+            self._start_free(rows, started, all_seen=len(rows) < count)
+        if held is None or held.passed is None:
+            return
+        while len(started) < count:
+            taken = held.take(execute, queue, count - len(started))
+            if not taken:
+                self.more = held.more
+                return
+            self._start_taken(execute, now_ms, taken, started)
+
+    def _start_free(self, rows: list[Row], started: list[Row], *, all_seen: bool) -> None:
+        """Start those of the first pending jobs that may run; the others are passed over."""
+        claimed, running = self._claimed, self._running
+        per_key = self._per_key or float("inf")
+        full: list[str] = []
+        for row in rows:
+            key = row[FLOW_KEY] or ""
+            number = running.get(key, 0)
+            if number >= per_key and key:
+                full.append(key)
+            else:
+                running[key] = number + 1
+                claimed[row[SEQ]] = key
+                started.append(row)
+        if full and self.held is not None:
+            self.held.pass_over(full, (rows[-1][PRIORITY], rows[-1][SEQ]), all_seen=all_seen)
+
+    def _start_taken(
+        self, execute: Execute, now_ms: int, taken: list[tuple[int, str]], started: list[Row]
+    ) -> None:
+        """Start those that are still there."""
+        if len(taken) == 1:
+            rows = execute(_IF_PENDING, (now_ms, taken[0][0])).fetchall()
+        else:
+            numbers = f"[{','.join([str(seq) for seq, _ in taken])}]"
+            rows = execute(_THOSE_PENDING, (now_ms, numbers)).fetchall()
+        found = {row[SEQ]: row for row in rows}
+        for seq, key in taken:
+            row = found.get(seq)
+            if row is not None:
+                self._claimed[seq] = key
+                started.append(row)
+        if len(rows) < len(taken):
+            self._count_anew()
+
+    def put_back(self, rows: Sequence[Row], tokens: int | None) -> None:
         """That is rolled back: whatever was pending is so again, and the tokens are there."""
         if self.bucket is not None and tokens is not None:
             self.bucket.full_at = tokens
-        for seq, key in taken:
-            self.ended(seq)
-            self.changed(key)
+        for row in rows:
+            self._claimed.pop(row[SEQ], None)
+        self._count_anew()
+        if self.held is not None:
+            self.held.forget()
 
-    def _look_up(self, execute: Execute, queue: int) -> None:
-        heads, heap, only, running = self._heads, self._heap, self._only, self._running
-        for key in self._unknown:
-            full = key in running and self.is_saturated(key)
-            first = () if full else execute(_HEADS, (queue, key)).fetchall()
-            if len(first) == 1:
-                only.add(key)
-            else:
-                only.discard(key)
-            if not first:
-                heads.pop(key, None)
-            elif heads.get(key) != (head := (*first[0], key)):
-                heads[key] = head
-                heapq.heappush(heap, head)
-        self._unknown.clear()
-        if len(heap) > 2 * len(heads) + _SLACK:
-            heap[:] = heads.values()
-            heapq.heapify(heap)
+    def _count_anew(self) -> None:
+        self._running.clear()
+        self._running.update(Counter(self._claimed.values()))
 
     # -- what is stored ---------------------------------------------------------------------
 
@@ -262,4 +232,4 @@ class Flow:
     def blocked(self, execute: Execute, queue: int) -> tuple[str, ...]:
         """Keys with pending jobs of which none may run."""
         full = [key for key in self._running if self.is_saturated(key)]
-        return tuple(k for k in full if execute(_HEADS, (queue, k)).fetchone() is not None)
+        return tuple(k for k in full if execute(_PENDING_OF_KEY, (queue, k)).fetchall())

@@ -149,7 +149,7 @@ def dedup_key(value: object) -> str:
 def concurrency_key(value: object) -> str:
     if not isinstance(value, str):
         raise wrong_type("concurrency_key must be a str", value)
-    size = len(utf8(value, "concurrency_key"))
+    size = len(value) if value.isascii() else len(utf8(value, "concurrency_key"))
     if not size:
         raise InvalidArgument("concurrency_key is empty: leave it out for a job without one")
     if size > MAX_CONCURRENCY_KEY_LENGTH:

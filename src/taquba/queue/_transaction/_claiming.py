@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from taquba.queue._columns import (
     ATTEMPTS,
     CANCEL_REQUESTED,
-    FLOW_KEY,
     HEADERS,
     MAX_ATTEMPTS,
+    NEXT_CLAIMED,
     PAYLOAD,
     PRIORITY,
     SEQ,
@@ -24,16 +24,6 @@ from taquba.queue._transaction._enqueueing import INSERT_JOB, Enqueueing
 
 __all__ = ["Claiming", "Successor"]
 
-# The rows as they are once they are claimed, and, behind them, the dedup key that is given up.
-_AS_CLAIMED = (
-    "SELECT seq, id, queue, 2, priority, attempts + 1, max_attempts, enqueued_at, NULL, ?,"
-    " NULL, cancel_requested, NULL, last_error, headers, payload, woken_at, wake_payload,"
-    " payload_ref, retry, error_type, traceback, flow_key, history, dedup_key"
-    " FROM jobs WHERE "
-)
-_NEXT = f"{_AS_CLAIMED} queue = ? AND state = 0 ORDER BY priority, seq LIMIT ?"
-_IF_PENDING = f"{_AS_CLAIMED} seq = ? AND state = 0"
-_THOSE_PENDING = f"{_AS_CLAIMED} seq IN (SELECT value FROM json_each(?)) AND state = 0"
 _CLAIM = "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ? WHERE seq = ?"
 _CLAIM_AND_DROP_KEY = (
     "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ?, dedup_key = NULL WHERE seq = ?"
@@ -108,7 +98,7 @@ class Claiming(Enqueueing):
         if lane.counts[PENDING] <= 0 and not self._moves:
             return []
         now_ms = self._now_ms
-        rows = self.execute(_NEXT, (now_ms, lane.number, count)).fetchall()
+        rows = self.execute(NEXT_CLAIMED, (now_ms, lane.number, count)).fetchall()
         return self._take(lane, rows, lease_seconds)
 
     def _take(self, lane: Lane, rows: list[tuple[Any, ...]], lease_seconds: float) -> list[Claim]:
@@ -131,40 +121,24 @@ class Claiming(Enqueueing):
         self, lane: Lane, flow: Flow, count: int, lease_seconds: float
     ) -> list[Claim]:
         """Claim what the queue's limits let through."""
+        flow.more = False
         if self._deferred:
             self._write_deferred()
         if lane.counts[PENDING] <= 0 and not self._moves:
             return []
         now_ms = self._now_ms
         allowed = flow.allowed(count, now_ms)
-        claims: list[Claim] = []
-        if not flow.keyed:
-            if allowed:
-                rows = self.execute(_NEXT, (now_ms, lane.number, allowed)).fetchall()
-                claims = self._take(lane, rows, lease_seconds)
-                taken = [(row[SEQ], row[FLOW_KEY] or "") for row in rows]
-                self._undo += (flow.put_back, taken, flow.tokens)
-                flow.start_taken(taken)
-        else:
-            while (wanted := allowed - len(claims)) > 0:
-                taken = flow.take_next(self.execute, lane.number, wanted)
-                if not taken:
-                    break
-                self._undo += (flow.put_back, taken, flow.tokens)
-                if len(taken) == 1:
-                    rows = self.execute(_IF_PENDING, (now_ms, taken[0][0])).fetchall()
-                    found = {taken[0][0]: rows[0]} if rows else {}
-                else:
-                    numbers = f"[{','.join([str(seq) for seq, _ in taken])}]"
-                    rows = self.execute(_THOSE_PENDING, (now_ms, numbers)).fetchall()
-                    found = {row[SEQ]: row for row in rows}
-                    rows = [found[seq] for seq, _ in taken if seq in found]
-                flow.start_taken(taken, found)
-                claims += self._take(lane, rows, lease_seconds)
-        flow.take_tokens(len(claims), now_ms)
-        if flow.bucket is not None and len(claims) < count and not flow.bucket.available(now_ms):
-            self._core.on_dry(lane, flow.bucket.next_at_ms(now_ms))
-        return claims
+        rows: list[tuple[Any, ...]] = []
+        if allowed:
+            self._undo += (flow.put_back, rows, flow.tokens)
+            flow.start_next(self.execute, lane.number, now_ms, allowed, rows)
+            flow.take_tokens(len(rows), now_ms)
+        if len(rows) < count:
+            if flow.bucket is not None and not flow.bucket.available(now_ms):
+                self._core.on_dry(lane, flow.bucket.next_at_ms(now_ms))
+            elif flow.more:
+                self._core.on_dry(lane, now_ms)  # to go on when others have had their turn
+        return self._take(lane, rows, lease_seconds)
 
     def _frees(self, lane: Lane, flow: Flow, seq: int) -> None:
         """A claim ended, so another job may run."""

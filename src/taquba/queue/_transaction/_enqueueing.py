@@ -98,7 +98,8 @@ class Enqueueing(Recording):
             None,
             headers,
         )
-        if key is None and lane.flow is not None and lane.flow.keyed:
+        held = None if lane.flow is None else lane.flow.held
+        if key is None and held is not None:
             key = ""
         if stored is not None:
             self.execute(INSERT_STORED, (*row, b"", stored))
@@ -109,8 +110,8 @@ class Enqueueing(Recording):
         else:
             self.execute(_INSERT_KEYED, (*row, payload, key))
         self._entered(lane, NOWHERE, state, run_at, key)
-        if lane.flow is not None and state == PENDING:
-            lane.flow.arrived(key, priority, row[0])
+        if held is not None and held.passed is not None and state == PENDING:
+            held.arrived(key or "", priority, row[0])
         return job_id
 
     def apply(self, effects: Effects | None) -> tuple[Enqueued, ...]:

@@ -91,7 +91,7 @@ class Unclaimed(Settling):
                     f"job {job_id!r} cannot be claimed now: {limit} of queue {lane.name!r} is used "
                     "up. Try again when a claim of it has ended, or with the next token"
                 )
-            self._undo += (flow.put_back, [(row[SEQ], row[FLOW_KEY] or "")], flow.tokens)
+            self._undo += (flow.put_back, [row], flow.tokens)
             flow.started(row[SEQ], row[FLOW_KEY] or "")
             flow.take_tokens(1, self._now_ms)
         self.execute(
