@@ -17,6 +17,7 @@ __all__ = [
     "error_text",
     "identifier",
     "is_async",
+    "moment",
     "shown",
     "utf8",
     "whole",
@@ -83,7 +84,11 @@ def utf8(text: str, name: str) -> bytes:
 
 
 def as_datetime(at_ms: int | None) -> datetime | None:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+    return None if at_ms is None else moment(at_ms)
+
+
+def moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def wrong_type(rule: str, value: object, hint: str = "") -> InvalidType:

@@ -2,6 +2,8 @@
 
 from taquba.errors import PermanentError as PermanentError
 from taquba.errors import TransientError as TransientError
+from taquba.workflow._hooks import TerminalHook as TerminalHook
+from taquba.workflow._hooks import TerminalHookFunction as TerminalHookFunction
 from taquba.workflow._memo import MAX_MEMO_KEY_SIZE as MAX_MEMO_KEY_SIZE
 from taquba.workflow._memo import MAX_MEMO_SIZE as MAX_MEMO_SIZE
 from taquba.workflow._memo import BlockingMemo as BlockingMemo
@@ -75,6 +77,8 @@ __all__ = [
     "StepRunner",
     "Submitted",
     "Succeed",
+    "TerminalHook",
+    "TerminalHookFunction",
     "TerminalStatus",
     "TransientError",
     "Workflow",

@@ -32,9 +32,9 @@ from taquba.workflow._runs import ACTIVE, RunTable
 from taquba.workflow._signals import Given, check_signal_key, due_at
 
 if TYPE_CHECKING:
-    from taquba.queue import Queue, QueueTransaction
+    from taquba.queue import NewJob, Queue, QueueTransaction
 
-__all__ = ["Delivery"]
+__all__ = ["PERMANENT", "Delivery"]
 
 _NO_EFFECTS = Effects()
 """What a step has that is over and staged nothing: staging is refused from now on."""
@@ -42,7 +42,7 @@ _NO_EFFECTS._seal()
 
 logger = logging.getLogger("taquba.workflow")
 
-_PERMANENT = (
+PERMANENT = (
     PermanentError,
     # Taquba's own errors that come again, however often the step is tried:
     DuplicateJobId,
@@ -98,7 +98,14 @@ class Delivery:
             outcome = check_outcome(result, run_id, number)
             if effects is not None:
                 self._runs.check_effects(effects)
-            settlement = self._settle(claim, life, run_id, number, outcome, effects, given)
+            told = None
+            if self._runs.hooks.active and isinstance(outcome, Succeed):
+                told = self._runs.hooks.of_large_result(
+                    claim.job, life, run_id, number, outcome.result
+                )
+            settlement = self._settle(claim, life, run_id, number, outcome, effects, given, told)
+            if told is not None:
+                return await self._queue.prepare(settlement, _with(effects, told))
             return settlement if effects is None else await self._queue.prepare(settlement, effects)
         except Exception as error:
             return self._failed(claim, life, run_id, number, error)
@@ -149,6 +156,7 @@ class Delivery:
         outcome: Outcome,
         effects: Effects | None,
         given: Given | None,
+        told: NewJob | None,
     ) -> Settlement:
         match outcome:
             case Continue(payload, after, key, timeout):
@@ -173,7 +181,9 @@ class Delivery:
             case Succeed(result):
                 if result is not None:
                     result = blob(result, name="the result of Succeed", limit=MAX_PAYLOAD_SIZE)
-                end = self._ending(claim, life, effects, TerminalStatus.SUCCEEDED, result=result)
+                end = self._ending(
+                    claim, life, effects, TerminalStatus.SUCCEEDED, result=result, told=told
+                )
                 return self._unless_cancelled(claim, life, end)
             case Fail(reason):
                 end = self._ending(
@@ -236,10 +246,20 @@ class Delivery:
         error: str | None = None,
         kind: ErrorKind | None = None,
         result: bytes | None = None,
+        told: NewJob | None = None,
     ) -> Settlement:
         def end(tx: QueueTransaction) -> None:
             tx.ack(claim, effects)
-            self._runs.end(tx, life, status, error=error, kind=kind, result=result)
+            self._runs.end(
+                tx,
+                life,
+                status,
+                claim.job,
+                error=error,
+                kind=kind,
+                result=result,
+                notification=told,
+            )
 
         return end
 
@@ -264,7 +284,7 @@ class Delivery:
 
     def _end_cancelled(self, tx: QueueTransaction, claim: Claim, life: int) -> None:
         tx.ack(claim)
-        self._runs.end(tx, life, TerminalStatus.CANCELLED)
+        self._runs.end(tx, life, TerminalStatus.CANCELLED, claim.job)
 
     def _failed(
         self,
@@ -276,7 +296,7 @@ class Delivery:
     ) -> Settlement:
         if claim._lease.is_cancelled:
             return self._cancelled(claim, life)
-        kind = ErrorKind.PERMANENT if isinstance(error, _PERMANENT) else ErrorKind.TRANSIENT
+        kind = ErrorKind.PERMANENT if isinstance(error, PERMANENT) else ErrorKind.TRANSIENT
         text = error_text(error)
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
         if self._queue.failure is None:
@@ -298,9 +318,17 @@ class Delivery:
 
         def give_up(tx: QueueTransaction) -> None:
             tx.dead_letter(claim, failure)
-            self._runs.end(tx, life, TerminalStatus.FAILED, error=text, kind=kind)
+            self._runs.end(tx, life, TerminalStatus.FAILED, claim.job, error=text, kind=kind)
 
         return FailedSettlement(self._unless_cancelled(claim, life, give_up), error)
+
+
+def _with(effects: Effects | None, job: NewJob) -> Effects:
+    """For storing large payloads: those of these effects, and that of this job."""
+    both = Effects()
+    both.jobs = [*([] if effects is None else effects.jobs), job]
+    both.largest = len(job.payload)
+    return both
 
 
 def _reason(reason: object) -> str:

@@ -1,8 +1,8 @@
-"""The queues that hold the steps of a runtime's workflows."""
+"""The queues of a runtime: those of its workflows' steps, and that of its terminal hook."""
 
 from __future__ import annotations
 
-__all__ = ["SEPARATOR", "label", "queue_of", "workflow_of"]
+__all__ = ["SEPARATOR", "hook_queue", "label", "queue_of", "workflow_of"]
 
 SEPARATOR = "@"
 
@@ -24,3 +24,8 @@ def workflow_of(queue: str) -> tuple[str | None, str | None]:
     _, _, name = queue.partition(SEPARATOR)
     workflow, _, revision = name.partition(SEPARATOR)
     return workflow or None, revision or None
+
+
+def hook_queue(base: str) -> str:
+    """The queue of the terminal hook's jobs; a workflow without a name has no such revision."""
+    return f"{base}{SEPARATOR}{SEPARATOR}hook"

@@ -102,9 +102,17 @@ class RunOutcome:
     result: bytes | None
     """What `Succeed` carried."""
     error: str | None
+    """Reason of a failure or cancellation."""
+    error_kind: ErrorKind | None
+    """None unless it failed; also None if its last step died outside a worker."""
     final_step: int
+    terminated_at: datetime
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """The submitter's headers."""
+    workflow: str | None = None
+    """The workflow that it was submitted for, if that has a name."""
+    revision: str | None = None
+    """The revision of that workflow."""
 
 
 @dataclass(frozen=True, slots=True)

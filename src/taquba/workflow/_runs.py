@@ -7,14 +7,16 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from taquba._checks import as_datetime
+from taquba._checks import as_datetime, moment
 from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState, ReservedName
 from taquba.queue import CancelOutcome, JobState
-from taquba.workflow._headers import RESERVED_HEADER_PREFIX, life_of
+from taquba.workflow._headers import life_of, own_headers
+from taquba.workflow._hooks import Hooks, StepTerms
 from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
     ErrorKind,
@@ -28,7 +30,7 @@ from taquba.workflow._signals import FOR_EVER_MS, Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
-    from taquba.queue import Effects, Job, Queue, QueueTransaction
+    from taquba.queue import Effects, Job, NewJob, Queue, QueueTransaction
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
 
@@ -87,14 +89,12 @@ class Run:
     revision: str | None
 
     def termination(self) -> RunTermination:
-        ended_at = as_datetime(self.ended_at)
-        assert ended_at is not None
         return RunTermination(
             status=_TERMINAL[_Status(self.status)],
             error=self.error,
             error_kind=_KINDS[self.error_kind],
             final_step=self.step,
-            terminated_at=ended_at,
+            terminated_at=_at(self.ended_at),
         )
 
     def outcome(self) -> RunOutcome:
@@ -103,12 +103,12 @@ class Run:
             status=_TERMINAL[_Status(self.status)],
             result=self.result,
             error=self.error,
+            error_kind=_KINDS[self.error_kind],
             final_step=self.step,
-            headers={
-                name: text
-                for name, text in unpack(self.headers).items()
-                if not name.startswith(RESERVED_HEADER_PREFIX)
-            },
+            terminated_at=_at(self.ended_at),
+            headers=own_headers(unpack(self.headers)),
+            workflow=self.workflow,
+            revision=self.revision,
         )
 
 
@@ -125,6 +125,7 @@ class RunTable:
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._registries: list[Registry] = []
         self._hooked: set[str] = set()
+        self.hooks = Hooks(queue, queue_name)
 
     @classmethod
     def of(cls, queue: Queue, queue_name: str) -> RunTable:
@@ -134,6 +135,7 @@ class RunTable:
     def enter(self, registry: Registry) -> None:
         """A runtime begins to use this table: from now on, no step dies unnoticed."""
         self._registries.append(registry)
+        self.hooks.enter(registry.hook, has_runner=bool(registry.calls))
         for queue in (self._name, *registry.calls):
             self._hook(queue)
         for backlog in self.backlog():
@@ -148,12 +150,14 @@ class RunTable:
         dead = self._of_dead_jobs()
         if dead:
             with self._queue.transaction() as tx:
-                for life, error, cancelled in dead:
-                    self._end_dead(tx, life, error or _JOB_GONE, cancelled=bool(cancelled))
+                for life, error, cancelled, *terms in dead:
+                    step = StepTerms(*terms)
+                    self._end_dead(tx, life, step, error or _JOB_GONE, cancelled=bool(cancelled))
 
     def leave(self, registry: Registry) -> None:
         """A runtime has ended its use."""
         self._registries.remove(registry)
+        self.hooks.leave(registry.hook, has_runner=bool(registry.calls))
         if not self._registries:
             for queue in self._hooked:
                 self._queue.set_dead_letter_hook(queue, None)
@@ -235,14 +239,15 @@ class RunTable:
         )
         return count  # type: ignore[no-any-return]
 
-    def _of_dead_jobs(self) -> list[tuple[int, str | None, int | None]]:
+    def _of_dead_jobs(self) -> list[tuple[Any, ...]]:
         """Active runs whose step died while nobody was there to be told, with its last error,
-        and whether it was cancelled.
+        whether it was cancelled, its priority and its attempt limit.
 
         The job may also be gone by now: swept, or cancelled through the queue.
         """
         return self._queue.peek(
-            "SELECT runs.life, jobs.last_error, jobs.cancel_requested"
+            "SELECT runs.life, jobs.last_error, jobs.cancel_requested, jobs.priority,"
+            " jobs.max_attempts"
             " FROM runs LEFT JOIN jobs ON jobs.id = runs.job_id"
             " WHERE runs.queue = ? AND runs.status = 0 AND (jobs.state IS NULL OR jobs.state = ?)",
             (self._name, int(JobState.DEAD)),
@@ -326,15 +331,22 @@ class RunTable:
         tx: QueueTransaction,
         life: int,
         status: TerminalStatus,
+        step: Job | StepTerms,
         *,
         error: str | None = None,
         kind: ErrorKind | None = None,
         result: bytes | None = None,
+        notification: NewJob | None = None,
     ) -> None:
-        """End a life, and tell those who wait for that.
+        """End a life with this step's job, and tell those who wait for that, and the hooks.
 
-        Its memos go with it: no later life could see them.
+        Its memos go with it: no later life could see them. The hooks' notification may have
+        been made before.
         """
+        if notification is not None:
+            tx.enqueue(notification)
+        elif self.hooks.active:
+            self._notify(tx, life, status, step, error, kind, result)
         tx.execute(
             "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?,"
             " signal_key = NULL, signal = NULL WHERE life = ? AND status = 0",
@@ -348,16 +360,22 @@ class RunTable:
         life = life_of(job.headers)
         run = None if life is None else self.current_step(life)
         if life is not None and run is not None and run[1] == ACTIVE and run[3] == job.id:
-            self._end_dead(tx, life, job.last_error, cancelled=job.cancel_requested)
+            self._end_dead(tx, life, job, job.last_error, cancelled=job.cancel_requested)
 
     def _end_dead(
-        self, tx: QueueTransaction, life: int, error: str | None, *, cancelled: bool
+        self,
+        tx: QueueTransaction,
+        life: int,
+        step: Job | StepTerms,
+        error: str | None,
+        *,
+        cancelled: bool,
     ) -> None:
         """The step's job is dead; if the run was cancelled before, that is what ended it."""
         if cancelled:
-            self.end(tx, life, TerminalStatus.CANCELLED)
+            self.end(tx, life, TerminalStatus.CANCELLED, step)
         else:
-            self.end(tx, life, TerminalStatus.FAILED, error=error)
+            self.end(tx, life, TerminalStatus.FAILED, step, error=error)
 
     def cancel(self, tx: QueueTransaction, run_id: str) -> bool:
         """Cancel a run: at once if nobody has its step, or else when that has ended.
@@ -371,14 +389,55 @@ class RunTable:
         run = self.by_id(run_id)
         if run is None or run.status != ACTIVE:
             return False
+        step = self._terms_of(tx, run.job_id)
         became = tx.cancel(run.job_id).outcome
         if became is CancelOutcome.REMOVED:
             self._advanced.pop(run.job_id, None)
-            self.end(tx, run.life, TerminalStatus.CANCELLED)
+            self.end(tx, run.life, TerminalStatus.CANCELLED, step)
         elif became is CancelOutcome.NOT_FOUND:
             self.status(run)  # raises if the job is gone; one that is dead has ended the run
             return False
         return True
+
+    def _terms_of(self, tx: QueueTransaction, job_id: str) -> StepTerms:
+        """What a job that is about to go leaves to the notification."""
+        row = tx.execute("SELECT priority, max_attempts FROM jobs WHERE id = ?", (job_id,))
+        return StepTerms(*(row.fetchone() or (None, None)))
+
+    def _notify(
+        self,
+        tx: QueueTransaction,
+        life: int,
+        status: TerminalStatus,
+        step: Job | StepTerms,
+        error: str | None,
+        kind: ErrorKind | None,
+        result: bytes | None,
+    ) -> None:
+        """Let the hooks be told that this life is ending, unless it has ended before."""
+        row = tx.execute(
+            "SELECT run_id, step, headers, workflow, revision FROM runs"
+            " WHERE life = ? AND status = 0",
+            (life,),
+        ).fetchone()
+        if row is None:
+            return
+        run_id, number, headers, workflow, revision = row
+        outcome = RunOutcome(
+            run_id=run_id,
+            status=status,
+            result=result,
+            error=error,
+            error_kind=kind,
+            final_step=number,
+            terminated_at=moment(tx.now_ms),
+            headers=own_headers(unpack(headers)),
+            workflow=workflow,
+            revision=revision,
+        )
+        job = self.hooks.notification(life, outcome, step)
+        if job is not None:
+            tx.enqueue(job)
 
     def check_effects(self, effects: Effects) -> None:
         """Refuse effects that would enqueue something else than a step on the steps' queue.
@@ -389,8 +448,8 @@ class RunTable:
         for job in effects.jobs:
             if job.queue.partition(SEPARATOR)[0] == self._name:
                 raise ReservedName(
-                    f"queue {job.queue!r} holds the steps of a workflow runtime, and effects "
-                    "cannot enqueue anything else on it: choose another queue, or submit a run"
+                    f"queue {job.queue!r} belongs to a workflow runtime, and effects cannot "
+                    "enqueue anything else on it: choose another queue, or submit a run"
                 )
 
     # -- waiting ----------------------------------------------------------------------------
@@ -428,6 +487,12 @@ class RunTable:
             "SELECT value FROM memos WHERE life = ? AND step = ? AND key = ?", (life, step, key)
         )
         return rows[0][0] if rows else None
+
+
+def _at(at_ms: int | None) -> datetime:
+    at = as_datetime(at_ms)
+    assert at is not None
+    return at
 
 
 def _unused_lives(queue: Queue) -> Iterator[int]:

@@ -29,8 +29,11 @@ from taquba.errors import (
 from taquba.ids import IdFactory
 from taquba.queue import MAX_PAYLOAD_SIZE, Effects, Queue, new_job
 from taquba.workflow._delivery import Delivery
+from taquba.workflow._engines import Engines
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
-from taquba.workflow._queues import queue_of
+from taquba.workflow._hook_delivery import HookDelivery
+from taquba.workflow._hooks import TerminalHook, TerminalHookFunction
+from taquba.workflow._queues import hook_queue, queue_of
 from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
 from taquba.workflow._runner import Runner
 from taquba.workflow._runs import ACTIVE, Run, RunTable
@@ -41,12 +44,10 @@ from taquba.workflow._workflows import Registry, Workflow, WorkflowBacklog
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from taquba.queue import Claim, Engine, Settlement
+    from taquba.queue import Claim, Settlement
 
 __all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
 
-_CANCEL_GRACE = 30.0
-"""Seconds in which steps that are cancelled at the end may clean up."""
 MAX_RUN_ID_LENGTH = 128
 """Characters of a run id."""
 
@@ -86,6 +87,7 @@ class WorkflowRuntime:
         *,
         workflows: Sequence[Workflow] = (),
         queue_name: str = "workflow-steps",
+        terminal_hook: TerminalHook | TerminalHookFunction | None = None,
         concurrency: int = 16,
         drain_timeout: Duration | None = None,
     ) -> None:
@@ -102,7 +104,11 @@ class WorkflowRuntime:
             workflows: More runners, for runs that are submitted with a workflow's name.
             queue_name: Queue of the step jobs, and the name that the runs belong to. The steps of
                 named workflows are on queues whose names begin with it and an ``@``.
-            concurrency: Steps at the same time, at least 1.
+            terminal_hook: Is told of every run that has ended, by a job that is committed with
+                that end: a function that takes a `RunOutcome` and `Effects` to stage, async
+                or not; or an object with such a method `on_termination`. It must be
+                idempotent, too. All runtimes of one queue name should have the same.
+            concurrency: Steps at the same time, at least 1, and as many calls of the hook.
             drain_timeout: How long leaving the block waits for steps under way, before they
                 are cancelled and given back. None: as long as they take.
 
@@ -118,7 +124,9 @@ class WorkflowRuntime:
         self._queue = queue
         self._queue_name = queue_name
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
-        self._registry = Registry(queue_name, runner, workflows, concurrency=concurrency)
+        self._registry = Registry(
+            queue_name, runner, workflows, terminal_hook, concurrency=concurrency
+        )
         self._drain_timeout = (
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
@@ -126,8 +134,10 @@ class WorkflowRuntime:
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
-        self._worker: Engine | None = None
+        self._engines: Engines | None = None
         self._left = False
+        if self._registry.hook is not None:
+            queue.engine(self.hook_queue, _no_handler)
 
     async def __aenter__(self) -> WorkflowRuntime:
         if self._runs is not None:
@@ -140,20 +150,30 @@ class WorkflowRuntime:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._queue.on_failure(self._queue_failed)
-        if self._registry.calls:
-            delivery = Delivery(self._queue, runs, self._registry.calls)
-            self._worker = self._queue.engine(
-                self._registry.weights,
-                delivery.deliver,
-                concurrency=self._concurrency,
-                on_error=delivery.failed,
-            )
-            try:
-                await self._group.start(self._worker.run)
-            except BaseException:
-                await self.__aexit__(*sys.exc_info())
-                raise
+        self._engines = Engines(self._group, self._queue.clock, self._drain_timeout)
+        try:
+            if self._registry.calls:
+                steps = Delivery(self._queue, runs, self._registry.calls)
+                await self._begin(self._registry.weights, steps)
+            if self._registry.hook is not None:
+                notifications = HookDelivery(self._queue, runs, self._registry.hook)
+                await self._begin(self.hook_queue, notifications)
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
         return self
+
+    async def _begin(
+        self, queues: str | Mapping[str, int], delivery: Delivery | HookDelivery
+    ) -> None:
+        assert self._engines is not None
+        engine = self._queue.engine(
+            queues,
+            delivery.deliver,
+            concurrency=self._concurrency,
+            on_error=delivery.failed,
+        )
+        await self._engines.start(engine)
 
     async def __aexit__(
         self,
@@ -164,10 +184,8 @@ class WorkflowRuntime:
         group = self._group
         assert group is not None
         try:
-            if kind is None and self._worker is not None:
-                self._worker.stop()
-                if self._drain_timeout is not None:
-                    group.start_soon(self._cancel_late_steps, group)
+            if kind is None and self._engines is not None:
+                self._engines.stop()
             return await group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as errors:
             failure = block_failure(errors, error, self._queue.failure)
@@ -185,25 +203,6 @@ class WorkflowRuntime:
                     "when a runtime with this queue name is opened again"
                 )
             )
-
-    async def _cancel_late_steps(self, group: TaskGroup) -> None:
-        assert self._drain_timeout is not None and self._worker is not None
-        if not await self._drained_within(self._worker, self._drain_timeout):
-            self._worker.give_back()
-            await self._drained_within(self._worker, _CANCEL_GRACE)
-        # If a step does not heed one cancellation: this one does not end.
-        group.cancel_scope.cancel()
-
-    async def _drained_within(self, worker: Engine, timeout: float) -> bool:
-        timer = asyncio.ensure_future(self._queue.clock.sleep(timeout))
-        drained = asyncio.ensure_future(worker.drained())
-        try:
-            await asyncio.wait({timer, drained}, return_when=asyncio.FIRST_COMPLETED)
-            return drained.done()
-        finally:
-            timer.cancel()
-            drained.cancel()
-            await asyncio.gather(timer, drained, return_exceptions=True)
 
     # -- submitting -------------------------------------------------------------------------
 
@@ -357,6 +356,13 @@ class WorkflowRuntime:
         checked = check_signal_key(key)
         async with self._queue.committing() as tx:
             return signals.clear(tx, checked)
+
+    @property
+    def hook_queue(self) -> str:
+        """Name of the queue of the terminal hook's jobs: one for each run that has ended, and
+        was not told yet. Those that the hook failed for are dead there.
+        """
+        return hook_queue(self._queue_name)
 
     # -- looking ----------------------------------------------------------------------------
 

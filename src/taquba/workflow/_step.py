@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from taquba.clock import Duration, seconds
 from taquba.queue import CancelToken, Effects
-from taquba.workflow._headers import RESERVED_HEADER_PREFIX
+from taquba.workflow._headers import own_headers
 from taquba.workflow._memo import RUN_SCOPE, BlockingMemo, Memo
 from taquba.workflow._queues import workflow_of
 
@@ -74,11 +74,7 @@ class _StepBase:
     @property
     def headers(self) -> dict[str, str]:
         """The submitter's headers."""
-        return {
-            name: text
-            for name, text in self._claim.job.headers.items()
-            if not name.startswith(RESERVED_HEADER_PREFIX)
-        }
+        return own_headers(self._claim.job.headers)
 
     @property
     def workflow(self) -> str | None:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from taquba._checks import shown, whole, wrong_type
 from taquba.errors import InvalidArgument, InvalidType, UnknownWorkflow
+from taquba.workflow._hooks import Hook, TerminalHook, TerminalHookFunction, adapt_hook
 from taquba.workflow._queues import SEPARATOR, label, queue_of, workflow_of
 from taquba.workflow._runner import CallRunner, Runner, adapt
 
@@ -109,6 +110,7 @@ class Registry:
         base: str,
         runner: Runner | None,
         workflows: Iterable[Workflow],
+        terminal_hook: TerminalHook | TerminalHookFunction | None,
         *,
         concurrency: int,
     ) -> None:
@@ -120,6 +122,9 @@ class Registry:
         """The queues, and their shares of the steps."""
         self.newest: dict[str, str | None] = {}
         """By workflow: the revision that was registered last."""
+        self.hook: Hook | None = (
+            None if terminal_hook is None else adapt_hook(terminal_hook, concurrency=concurrency)
+        )
         if runner is not None:
             self._add(base, adapt(runner, concurrency=concurrency), 1)
         if isinstance(workflows, (str, Workflow, Mapping)):
