@@ -120,7 +120,8 @@ def adapt_hook(hook: Any, *, concurrency: int) -> Hook:
             "transaction that ends a run"
         )
     if is_async(target):
-        return Hook(target, observes)
+        call_async: Any = target  # since it returns an awaitable
+        return Hook(call_async, observes)
     threads = anyio.CapacityLimiter(concurrency)
 
     def call_in_thread(outcome: RunOutcome, effects: Effects) -> Awaitable[object]:
@@ -236,6 +237,10 @@ def _packed(outcome: RunOutcome) -> bytes:
     )
 
 
+def _is_notification(fields: object) -> bool:
+    return isinstance(fields, list) and fields[:1] == [_FORMAT]
+
+
 def outcome_of(data: bytes, terminated_at: datetime) -> RunOutcome:
     """What a notification tells that was enqueued at this time: when its run ended.
 
@@ -243,7 +248,7 @@ def outcome_of(data: bytes, terminated_at: datetime) -> RunOutcome:
         ValueError: It is none.
     """
     fields: Any = unpack(data)
-    if not isinstance(fields, list) or not fields or fields[0] != _FORMAT:
+    if not _is_notification(fields):
         raise ValueError("it is no notification, or one of a newer taquba")
     _, run_id, status, result, error, kind, step, headers, workflow, revision = fields
     return RunOutcome(
