@@ -205,6 +205,7 @@ PUBLIC = {
         Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
         Succeed TerminalStatus TransientError WorkflowRuntime
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
+        TerminalHook TerminalHookFunction
     """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest

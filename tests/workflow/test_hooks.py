@@ -316,6 +316,53 @@ async def test_a_notification_has_priority_and_limit_of_the_step_that_was_the_la
         assert {(job.priority, job.max_attempts) for job in jobs} == {(3, 4)}
 
 
+@pytest.mark.parametrize("through", ["own", "other", "tool"])
+async def test_cancelling_a_run_that_waits(through: str) -> None:
+    """HOOK-08, WRK-13: whoever cancels it, the name's hook is told, with the step's terms."""
+    store, clock = MemoryStore(), ManualClock()
+    told = Told(PermanentError("so that its job is kept"))
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    async with bed(runner, store=store, clock=clock, terminal_hook=told) as t:
+        await t.runtime.submit(b"", run_id="r", priority=3, max_attempts=5, run_at=later)
+        if through == "own":
+            assert await t.runtime.cancel("r")
+        elif through == "other":
+            async with WorkflowRuntime(t.queue, runner) as other:
+                assert await other.cancel("r")
+        await t.settle()
+    if through == "tool":
+        async with bed(None, store=store, clock=clock) as t:
+            assert await t.runtime.cancel("r")
+    async with bed(runner, store=store, clock=clock, terminal_hook=told) as t:
+        await t.settle()
+        [dead] = (await t.queue.list_jobs(HOOK, JobState.DEAD)).jobs
+        assert (dead.priority, dead.max_attempts) == (3, 5)
+    assert [(o.run_id, o.status, o.error) for o in told.outcomes] == [
+        ("r", TerminalStatus.CANCELLED, None)
+    ]
+
+
+async def test_cancelling_a_run_whose_step_is_run() -> None:
+    """10.1: told when the step has ended, as cancelled, whatever its result was."""
+    told, go = Told(), asyncio.Event()
+
+    async def slow(step: Step) -> Outcome:
+        await go.wait()
+        return Succeed(b"r" * 300_000)
+
+    async with bed(slow, terminal_hook=told) as t:
+        await t.runtime.submit(b"", run_id="r")
+        await t.settle()
+        assert await t.runtime.cancel("r")
+        await t.settle()
+        assert told.outcomes == []
+        go.set()
+        await t.end("r")
+        await t.settle()
+        assert [info async for info in t.store.list(PAYLOAD_PREFIX)] == []
+    assert [(o.status, o.result) for o in told.outcomes] == [(TerminalStatus.CANCELLED, None)]
+
+
 async def test_effects_are_refused_when_the_hook_has_returned() -> None:
     """HOOK-09"""
     kept: list[Effects] = []
@@ -597,7 +644,7 @@ async def test_a_forgotten_await_is_named() -> None:
         assert "async def" in str(dead[0].last_error)
 
 
-@pytest.mark.parametrize("hook", [Told, 1, "hook", object()], ids=repr)
+@pytest.mark.parametrize("hook", [Told, 1, "hook", object()], ids=["class", "int", "str", "object"])
 async def test_what_is_no_hook_is_refused(hook: Any) -> None:
     async with Queue.open("memory://") as queue:
         with pytest.raises(InvalidType, match="terminal_hook"):
