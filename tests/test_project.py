@@ -209,7 +209,7 @@ PUBLIC = {
     """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
-        delivery InMemoryMetrics
+        CrashPoint InMemoryMetrics Part request_cancel Sandbox StillRunning
     """,
 }
 """What each package offers. A name that goes is a broken promise, so change this knowingly."""

@@ -113,6 +113,34 @@ class SystemClock:
 
 
 _seeds = itertools.count()
+_IDLE_ROUNDS = 50
+"""Rounds of the event loop that count as 'nothing left to do' where the loop can't tell."""
+_MOST_ROUNDS = 100_000
+"""Rounds of the event loop after which somebody seems to keep it busy for ever."""
+
+
+class _Observer(Protocol):
+    """Knows more about what goes on than the event loop does; `taquba.testing` has one."""
+
+    @property
+    def progress(self) -> int:
+        """A number that changes when something gets done."""
+        ...
+
+    async def wait_outside(self) -> bool:
+        """Wait until what is done outside of the event loop has come on; False if nothing is."""
+        ...
+
+    def never_quiet(self) -> None:
+        """Somebody keeps the loop busy and gets nothing done."""
+        ...
+
+
+class _Turn:
+    """One call of `ManualClock.advance`."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
 
 
 class ManualClock:
@@ -145,6 +173,8 @@ class ManualClock:
         self._random = random.Random(next(_seeds) if seed is None else seed)
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
+        self._turns: list[_Turn] = []
+        self._observers: list[_Observer] = []
 
     def now_ms(self) -> int:
         return self._start_ms + round((self._elapsed + self._wall_offset) * 1000)
@@ -176,39 +206,89 @@ class ManualClock:
 
         After each moment the event loop runs until nothing that is ready is left, so
         whoever was woken has acted, and may sleep again, before time moves further.
-        Work that waits for real threads or sockets is not waited for.
+        Work that waits for real threads or sockets is not waited for, unless the clock is
+        that of a `taquba.testing.Sandbox`.
+
+        Whoever is woken may advance the clock, too: time goes on from there, and the first
+        `advance` comes to its end after that, without moving it further than it was to.
+
+        Raises:
+            InvalidType: `by` is no duration.
+            InvalidArgument: `by` is negative or infinite.
         """
-        end = self._elapsed + seconds(by, name="by")
-        await _run_ready_tasks()
-        while self._sleepers and self._sleepers[0][0] <= end:
-            due, _, woken = heapq.heappop(self._sleepers)
-            if woken.done():  # its task was cancelled
+        await self._advance(by)
+
+    async def advance_to(self, when: datetime) -> None:
+        """As `advance`, until the wall clock shows `when`.
+
+        Raises:
+            InvalidArgument: `when` has no time zone, or is in the past.
+        """
+        if not isinstance(when, datetime):
+            raise InvalidType(f"when is {when!r}: give an aware datetime")
+        if when.tzinfo is None:
+            raise InvalidArgument(f"when is {when!r}: give an aware datetime, with a tzinfo")
+        ahead = when.timestamp() * 1000 - self.now_ms()
+        if ahead < 0:
+            now = datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+            raise InvalidArgument(f"when is {when!r}, and the clock shows {now}: it goes forward")
+        await self._advance(ahead / 1000)
+
+    async def _advance(self, by: Duration, until: Callable[[], bool] = lambda: False) -> None:
+        """Move time on by `by`, or to the first moment after which `until` holds."""
+        span = seconds(by, name="by")
+        if span == float("inf"):
+            raise InvalidArgument(f"by is {by!r}: time can only be moved by a finite duration")
+        end = self._elapsed + span
+        turn = _Turn()
+        self._turns.append(turn)
+        try:
+            await self._run_ready_tasks(turn)
+            while not until():
+                while self._sleepers and self._sleepers[0][2].done():  # its task was cancelled
+                    heapq.heappop(self._sleepers)
+                if not self._sleepers or self._sleepers[0][0] > end:
+                    self._elapsed = max(self._elapsed, end)
+                    break
+                due, _, woken = heapq.heappop(self._sleepers)
+                self._elapsed = max(self._elapsed, due)
+                woken.set_result(None)
+                await self._run_ready_tasks(turn)
+            else:
+                return
+            await self._run_ready_tasks(turn)
+        finally:
+            self._turns.remove(turn)
+            turn.over.set()
+
+    async def _run_ready_tasks(self, turn: _Turn) -> None:
+        """Let the event loop run until nobody can go on at this moment."""
+        loop, observers = asyncio.get_running_loop(), self._observers
+        ready: Callable[[], int] | None = getattr(getattr(loop, "_ready", None), "__len__", None)
+        rounds, progress = 0, -1
+        while True:
+            await asyncio.sleep(0)
+            if self._turns[-1] is not turn:  # somebody who was woken moves time on
+                await self._turns[-1].over.wait()
+                rounds = 0
                 continue
-            self._elapsed = max(self._elapsed, due)
-            woken.set_result(None)
-            await _run_ready_tasks()
-        self._elapsed = max(self._elapsed, end)
-        await _run_ready_tasks()
+            rounds += 1
+            if observers and (now := sum(observer.progress for observer in observers)) != progress:
+                rounds, progress = 0, now
+            quiet = ready() == 0 if ready is not None else rounds >= _IDLE_ROUNDS
+            if quiet:
+                for observer in observers:
+                    if await observer.wait_outside():
+                        rounds = 0
+                        break
+                else:
+                    return
+            elif rounds >= _MOST_ROUNDS:
+                for observer in observers:
+                    observer.never_quiet()
+                return
 
     @property
     def sleeping(self) -> int:
         """How many tasks are asleep on this clock."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
-
-
-_IDLE_ROUNDS = 50
-"""Rounds of the event loop that count as 'nothing left to do' where the loop can't tell."""
-
-
-async def _run_ready_tasks() -> None:
-    ready: Callable[[], int] | None = getattr(
-        getattr(asyncio.get_running_loop(), "_ready", None), "__len__", None
-    )
-    for _ in range(100_000):
-        await asyncio.sleep(0)
-        if ready is None:
-            break
-        if ready() == 0:
-            return
-    for _ in range(_IDLE_ROUNDS):
-        await asyncio.sleep(0)

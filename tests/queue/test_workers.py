@@ -21,7 +21,6 @@ from taquba import (
     Retry,
 )
 from taquba.errors import ConflictingEffects, EffectsSealed, Fenced, InvalidArgument, InvalidType
-from taquba.testing import delivery
 from tests.queue.harness import NO_BACKOFF, World, counts, read
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(15)]
@@ -601,7 +600,7 @@ async def test_an_idle_queue_saves_nothing_up_and_blocks_nobody(world: World, qu
 
 async def test_a_delivery_for_tests() -> None:
     """F18"""
-    one = delivery(b"x", queue="q", job_id="job-1", headers={"to": "ann"}, attempt=2)
+    one = Delivery.detached(b"x", queue="q", job_id="job-1", headers={"to": "ann"}, attempt=2)
     assert (one.payload, one.queue, one.id, one.headers) == (b"x", "q", "job-1", {"to": "ann"})
     assert (one.attempt, one.max_attempts, one.is_last_attempt) == (2, 3, False)
     one.ensure_at_least(1_000_000)

@@ -30,11 +30,53 @@ class Delivery:
     """The job as delivered."""
 
     def __init__(self, claim: Claim) -> None:
-        """Not for callers: workers make it, and `taquba.testing.delivery` does for tests."""
+        """Not for callers: workers make it, and `detached` does for tests."""
         self.job = claim.job
         self._claim = claim
         self._effects: Effects | None = None
         self._stopping = False
+
+    @classmethod
+    def detached(
+        cls,
+        payload: bytes = b"",
+        *,
+        queue: str = "detached",
+        job_id: str = "detached",
+        headers: Mapping[str, str] | None = None,
+        attempt: int = 1,
+        max_attempts: int = 3,
+        priority: int = 1000,
+    ) -> Delivery:
+        """A delivery that no queue knows of, to call a handler with in a test.
+
+        Its lease never ends and can always be extended, and nothing is done with its
+        effects, which can be inspected. `taquba.testing.request_cancel` fires its token.
+
+        Raises:
+            InvalidType, InvalidArgument, ValueTooLarge: It could not be a job's delivery.
+
+        Example:
+            >>> async def handler(delivery: Delivery) -> None:
+            ...     delivery.effects.put("seen", delivery.payload)
+            >>> import asyncio
+            >>> delivery = Delivery.detached(b"hello", attempt=2)
+            >>> asyncio.run(handler(delivery))
+            >>> delivery.effects.puts
+            {b'seen': b'hello'}
+        """
+        from taquba.queue._detached import detached_claim
+
+        claim = detached_claim(
+            payload,
+            queue=queue,
+            job_id=job_id,
+            headers=headers,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            priority=priority,
+        )
+        return cls(claim)
 
     @property
     def id(self) -> str:
