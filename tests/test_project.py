@@ -207,6 +207,9 @@ PUBLIC = {
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
         TerminalHook TerminalHookFunction
     """,
+    "taquba.stages": """
+        BoundStage Call Stages stage
+    """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest
         CrashPoint InMemoryMetrics Part request_cancel Sandbox StillRunning

@@ -34,6 +34,7 @@
     ├── SignalTaken                another run waits for the signal already
     ├── SignalQueueFull            as many signals are buffered under one key as may be
     ├── RunNotFound, InconsistentRunState
+    ├── RunFailed                  a run whose result was asked for did not succeed
     ├── EffectsSealed              staged after the step returned
     ├── SerializationError         a value cannot be encoded, or a stored one not decoded
     ├── MissingDependency          an extra is not installed
@@ -77,6 +78,7 @@ __all__ = [
     "PermanentError",
     "QueueFull",
     "ReservedName",
+    "RunFailed",
     "RunNotFound",
     "SerializationError",
     "SignalQueueFull",
@@ -321,6 +323,10 @@ class SignalQueueFull(TaqubaError):
 
 class RunNotFound(TaqubaError):
     """No run has this id."""
+
+
+class RunFailed(TaqubaError):
+    """A run whose result was asked for has failed, or was cancelled; the message says why."""
 
 
 class InconsistentRunState(TaqubaError):
