@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import platform
+import resource
 import statistics
 import sys
 import time
@@ -106,6 +107,21 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def resident_mb() -> float:
+    """Megabytes of memory that this process holds now (Linux), or held at most."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+    except FileNotFoundError:
+        return peak_mb()
+
+
+def peak_mb() -> float:
+    """Megabytes of memory that this process held at most."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def run(main: Callable[[], object]) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
 
-from _common import Options, Report, options, percentile, run
+from _common import Options, Report, options, peak_mb, percentile, resident_mb, run
 from taquba import Queue
 from taquba.queue import Claim
 
@@ -27,21 +26,6 @@ BATCH = 10_000
 CLAIMS = 3_200
 SLOTS = 16
 STATES = ("memory", "disk")
-
-
-def resident_mb() -> float:
-    """Megabytes of memory that this process holds now (Linux), or held at most."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
-    except FileNotFoundError:
-        return peak_mb()
-
-
-def peak_mb() -> float:
-    """Megabytes of memory that this process held at most."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 async def fill(folder: str, count: int, state: Any) -> dict[str, float]:
