@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from taquba import Claim, Queue, QueueConfig, RateLimit
-from taquba.queue import QueueTransaction, _held, new_job
+from taquba.queue import QueueTransaction, _flow_keys, _held, new_job
 from taquba.queue._effects import NewJob
 from tests.queue.harness import World, started, take
 
@@ -316,6 +316,30 @@ async def test_whoever_waits_is_served_when_all_in_the_way_is_passed_over(
     assert done == [b"free"] * 3
     worker.stop()
     await work
+
+
+async def test_the_event_loop_goes_on_while_a_backlog_gets_keys(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_flow_keys, "_AT_ONCE", 10)
+    queue = await world.open()
+    await queue.enqueue_many("q", [b""] * 500)
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    found: list[int] = []
+    for config in (QueueConfig(), QueueConfig(concurrency_per_key=1)):
+        task = asyncio.ensure_future(turn())
+        turns = 0
+        await world.crash(config=config)
+        found.append(turns)
+        task.cancel()
+    assert found[1] - found[0] >= 49
 
 
 async def work_off(world: World, config: QueueConfig) -> tuple[int, int]:

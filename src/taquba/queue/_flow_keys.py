@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from taquba.queue._transaction import QueueTransaction
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["mark_keys"]
 
-_AT_ONCE = 5000
-"""Jobs in one transaction."""
+_AT_ONCE = 1000
+"""Jobs in one transaction, after which the event loop goes on."""
 
 
 async def mark_keys(core: Core) -> None:
@@ -49,3 +50,4 @@ async def _mark(core: Core, queue: int) -> None:
         if len(rows) < _AT_ONCE:
             return
         after = rows[-1][0]
+        await asyncio.sleep(0)
