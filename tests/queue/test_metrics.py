@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -183,6 +184,26 @@ async def test_recovery_counts_nothing_and_gauges_know_the_state(world: World) -
     assert jobs(metrics) == {}
     assert metrics.gauge("taquba_pending_jobs", queue="q") == 2
     await world.bury()
+
+
+async def test_what_is_not_measured_costs_no_call(world: World) -> None:
+    """Nor does it go through a block that does nothing."""
+    calls: list[str] = []
+
+    def profiled(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append(Path(frame.f_code.co_filename).name)
+
+    for metrics in (None, InMemoryMetrics()):
+        queue = await world.open(metrics=metrics)
+        sys.setprofile(profiled)
+        await queue.enqueue("q", b"")
+        await queue.enqueue_many("q", [b""])
+        await queue.ack(await take(queue))
+        await queue.nack(await take(queue), "no")
+        sys.setprofile(None)
+        found = {"_measuring.py", "_observer.py", "contextlib.py"}.intersection(calls)
+        assert bool(found) == (metrics is not None)
 
 
 async def test_a_follower_counts_nothing(world: World) -> None:

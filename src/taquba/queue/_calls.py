@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taquba.queue._effects import NewJob
     from taquba.queue._payloads import Staged
 
-__all__ = ["Calls", "check_claim", "check_effects"]
+__all__ = ["Calls", "Committing", "check_claim", "check_effects"]
 
 
 class Calls(QueueReader):

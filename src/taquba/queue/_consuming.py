@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 from taquba.clock import Duration, seconds
 from taquba.metrics import ACK_DURATION, CLAIM_DURATION, Instrument
 from taquba.queue import _validate
-from taquba.queue._calls import Calls, check_claim, check_effects
+from taquba.queue._calls import Calls, Committing, check_claim, check_effects
 from taquba.queue._completions import wait_for_future
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._core import Lane
@@ -159,9 +159,8 @@ class Consuming(Calls):
         """
         check_claim(claim)
         check_effects(effects)
-        with self._settling(claim, ACK_DURATION):
-            async with self._committing(effects) as tx:
-                return tx.ack(claim, effects)
+        async with self._settling(self._committing(effects), claim, ACK_DURATION) as tx:
+            return tx.ack(claim, effects)
 
     async def nack(
         self,
@@ -190,9 +189,8 @@ class Consuming(Calls):
         check_claim(claim)
         check_effects(effects)
         failure = failure_of(error, retry_after=retry_after, retry_at=retry_at)
-        with self._settling(claim):
-            async with self._committing(effects) as tx:
-                return tx.nack(claim, failure, effects)
+        async with self._settling(self._committing(effects), claim) as tx:
+            return tx.nack(claim, failure, effects)
 
     async def dead_letter(
         self, claim: Claim, error: BaseException | str, effects: Effects | None = None
@@ -206,17 +204,14 @@ class Consuming(Calls):
         check_claim(claim)
         check_effects(effects)
         failure = failure_of(error)
-        with self._settling(claim):
-            async with self._committing(effects) as tx:
-                return tx.dead_letter(claim, failure, effects)
+        async with self._settling(self._committing(effects), claim) as tx:
+            return tx.dead_letter(claim, failure, effects)
 
     def _settling(
-        self, claim: Claim, instrument: Instrument | None = None
-    ) -> AbstractContextManager[None]:
+        self, committing: Committing, claim: Claim, instrument: Instrument | None = None
+    ) -> AbstractAsyncContextManager[QueueTransaction]:
         core, job = self._core, claim.job
-        operation = None
-        if core.tracing is not None:
-            operation = Operation(
-                kind="settle", queue=job.queue, job_id=job.id, attempt=job.attempts
-            )
-        return measured(core, instrument, operation, job.queue)
+        if core.observer is None and core.tracing is None:
+            return committing
+        operation = Operation(kind="settle", queue=job.queue, job_id=job.id, attempt=job.attempts)
+        return measured(core, instrument, operation, job.queue, committing)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator, MutableMapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from taquba._msgpack import unpack
 from taquba.errors import ValueTooLarge
@@ -21,29 +26,27 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardedTracing", "measured", "stamp", "stamped"]
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_T = TypeVar("_T")
 
 
-def measured(
-    core: Core, instrument: Instrument | None, operation: Operation | None, queue: str
-) -> AbstractContextManager[None]:
-    """A block whose duration is recorded if it succeeds, in a span of its own."""
-    if core.observer is None and core.tracing is None:
-        return _NOTHING
-    return _measured(core, instrument, operation, queue)
-
-
-@contextmanager
-def _measured(
-    core: Core, instrument: Instrument | None, operation: Operation | None, queue: str
-) -> Generator[None]:
+@asynccontextmanager
+async def measured(
+    core: Core,
+    instrument: Instrument | None,
+    operation: Operation | None,
+    queue: str,
+    block: AbstractAsyncContextManager[_T],
+) -> AsyncGenerator[_T]:
+    """The same block, whose duration is recorded if it succeeds, in a span of its own."""
     observer = core.observer
     began = 0.0 if observer is None else observer.began()
     if core.tracing is None or operation is None:
-        yield
+        async with block as entered:
+            yield entered
     else:
         with core.tracing.span(operation):
-            yield
+            async with block as entered:
+                yield entered
     if observer is not None and instrument is not None:
         observer.took(instrument, queue, began)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 from taquba._checks import wrong_type
@@ -11,13 +11,14 @@ from taquba.clock import Duration
 from taquba.errors import InvalidArgument
 from taquba.metrics import ENQUEUE_DURATION
 from taquba.queue import _validate
-from taquba.queue._calls import Calls, check_effects
+from taquba.queue._calls import Calls, Committing, check_effects
 from taquba.queue._config import MAX_BATCH_SIZE
 from taquba.queue._effects import Effects, NewJob, new_job
 from taquba.queue._measuring import measured
 from taquba.queue._payloads import PayloadSource, ReadablePayload, Staged
 from taquba.queue._results import Committed, Enqueued
 from taquba.queue._retry import RetryPolicy
+from taquba.queue._transaction import QueueTransaction
 from taquba.tracing import Operation
 
 __all__ = ["Producing"]
@@ -103,13 +104,13 @@ class Producing(Calls):
             job, staged = await payloads.stage_stream(job, stream)
         elif len(job.payload) > payloads.above:
             large = (job,)
-        with self._enqueueing(job.queue, job_id):
-            async with self._committing(effects, large, staged) as tx:
-                enqueued = tx.enqueue(job)
-                if effects and enqueued.created:
-                    enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
-                if self._core.capped:
-                    tx.check_depth()
+        committing = self._committing(effects, large, staged)
+        async with self._enqueueing(committing, job.queue, job_id) as tx:
+            enqueued = tx.enqueue(job)
+            if effects and enqueued.created:
+                enqueued = Enqueued(enqueued.job_id, True, tx.apply(effects))
+            if self._core.capped:
+                tx.check_depth()
         return enqueued
 
     async def enqueue_many(
@@ -162,21 +163,21 @@ class Producing(Calls):
             return []
         above = self._core.payloads.above
         large = [x for x in jobs if len(x.payload) > above]
-        with self._enqueueing(jobs[0].queue, None, len(jobs)):
-            async with self._committing(None, large) as tx:
-                added = [tx.enqueue(job) for job in jobs]
-                if self._core.capped:
-                    tx.check_depth()
+        committing = self._committing(None, large)
+        async with self._enqueueing(committing, jobs[0].queue, None, len(jobs)) as tx:
+            added = [tx.enqueue(job) for job in jobs]
+            if self._core.capped:
+                tx.check_depth()
         return added
 
     def _enqueueing(
-        self, queue: str, job_id: str | None, count: int | None = None
-    ) -> AbstractContextManager[None]:
+        self, committing: Committing, queue: str, job_id: str | None, count: int | None = None
+    ) -> AbstractAsyncContextManager[QueueTransaction]:
         core = self._core
-        operation = None
-        if core.tracing is not None:
-            operation = Operation(kind="enqueue", queue=queue, job_id=job_id, count=count)
-        return measured(core, ENQUEUE_DURATION, operation, queue)
+        if core.observer is None and core.tracing is None:
+            return committing
+        operation = Operation(kind="enqueue", queue=queue, job_id=job_id, count=count)
+        return measured(core, ENQUEUE_DURATION, operation, queue, committing)
 
     async def commit(self, effects: Effects) -> Committed:
         """Enqueue jobs, each with its own options, and write and delete keys: all or nothing.
