@@ -26,11 +26,13 @@ from taquba.errors import (
     ClaimLost,
     InvalidArgument,
     InvalidType,
+    ReservedName,
     SerializationError,
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
 from taquba.workflow import (
+    MAX_INLINE_MEMO_SIZE,
     Cancel,
     Continue,
     ErrorKind,
@@ -152,17 +154,20 @@ async def test_limits_of_keys_and_values() -> None:
             for call in (step.memo.get(key), step.memo.put(key, b"")):
                 with pytest.raises(InvalidArgument, match=r"65,53\d bytes"):
                     await call
-        await step.memo.put("big", bytes(16 * 1024 * 1024))
+        await step.memo.put("big", bytes(MAX_INLINE_MEMO_SIZE))
         with pytest.raises(ValueTooLarge, match="16,777,217"):
-            await step.memo.put("big", bytes(16 * 1024 * 1024 + 1))
-        assert await step.memo.get("big") == bytes(16 * 1024 * 1024)
+            await step.memo.put("big", bytes(MAX_INLINE_MEMO_SIZE + 1))
+        assert await step.memo.get("big") == bytes(MAX_INLINE_MEMO_SIZE)
 
-    await in_step(body)
+    await in_step(body, memo_inline_limit=None)
 
 
 WRONG: dict[str, tuple[Callable[[Memo], Any], type[Exception], str]] = {
     "get int": (lambda m: m.get(5), InvalidType, "key"),  # type: ignore[arg-type]
     "get bytes": (lambda m: m.get(b"k"), InvalidType, "key"),  # type: ignore[arg-type]
+    "get reserved": (lambda m: m.get("workflow.outcome"), ReservedName, "choose another"),
+    "put reserved": (lambda m: m.put("workflow.outcome", b""), ReservedName, "choose another"),
+    "memoized reserved": (lambda m: m.memoized("workflow.", int), ReservedName, "choose another"),
     "get surrogate": (lambda m: m.get("\ud800"), InvalidArgument, "UTF-8"),
     "put None": (lambda m: m.put("k", None), InvalidType, "bytes"),  # type: ignore[arg-type]
     "put str": (lambda m: m.put("k", "v"), InvalidType, "encode"),  # type: ignore[arg-type]
@@ -184,19 +189,25 @@ WRONG: dict[str, tuple[Callable[[Memo], Any], type[Exception], str]] = {
 }
 
 
+def stored_keys(step: Step) -> list[tuple[Any, ...]]:
+    return step._queue.peek("SELECT key FROM memos")
+
+
 class Odd:
     """A class that pydantic knows nothing of."""
 
 
 @pytest.mark.parametrize("name", WRONG)
 async def test_wrong_arguments(name: str) -> None:
-    """Typed errors; nothing is stored, nothing was computed."""
+    """MEM-21: typed errors; nothing is stored, nothing was computed. In the run's memo, too."""
     call, error, message = WRONG[name]
 
     async def body(step: Step) -> None:
-        with pytest.raises(error, match=message):
-            await call(step.memo)
-        assert await step.memo.get("k") is None
+        for memo in (step.memo, step.run_memo):
+            with pytest.raises(error, match=message):
+                await call(memo)
+            assert await memo.get("k") is None
+        assert stored_keys(step) == []
 
     await in_step(body)
     gc.collect()
@@ -452,7 +463,7 @@ async def test_a_value_that_is_too_large() -> None:
             await step.memo.memoized("k", lambda: bytes(16 * 1024 * 1024))
         assert await step.memo.get("k") is None
 
-    await in_step(body)
+    await in_step(body, memo_inline_limit=None)
 
 
 async def test_an_unencodable_value_fails_the_run_for_good() -> None:

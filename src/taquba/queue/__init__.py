@@ -48,6 +48,7 @@ from taquba.queue._outcomes import FailWith as FailWith
 from taquba.queue._outcomes import Result as Result
 from taquba.queue._outcomes import Retry as Retry
 from taquba.queue._payload_objects import PAYLOAD_PREFIX as PAYLOAD_PREFIX
+from taquba.queue._payloads import StoredValue as StoredValue
 from taquba.queue._queue import Queue as Queue
 from taquba.queue._rate import RateLimit as RateLimit
 from taquba.queue._reading import QueueReader as QueueReader
@@ -145,6 +146,7 @@ __all__ = [
     "RetryPolicy",
     "Settled",
     "Settlement",
+    "StoredValue",
     "WakeOutcome",
     "Woken",
     "Work",

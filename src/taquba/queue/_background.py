@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -19,7 +20,12 @@ from taquba.queue._reaping import reap_due
 from taquba.queue._records import JobState
 from taquba.queue._transaction import QueueTransaction
 
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
 __all__ = ["Background"]
+
+Step = Callable[[], Awaitable[None]]
 
 _TICK = 1.0
 """Seconds between looks at the leases while there are any: how finely a stall is noticed."""
@@ -48,15 +54,22 @@ class Background:
         self._dry: dict[Lane, int] = {}
         self._dry_changed = asyncio.Event()
         core.on_dry = self._ran_dry
+        self._steps: list[Step] = [self._reap, self._promote, self._sweep, self._refill]
+        self._group: TaskGroup | None = None
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._keep_running, self._reap)
-            group.start_soon(self._keep_running, self._promote)
-            group.start_soon(self._keep_running, self._sweep)
-            group.start_soon(self._keep_running, self._refill)
+            self._group = group
+            for step in self._steps:
+                group.start_soon(self._keep_running, step)
 
-    async def _keep_running(self, step: Callable[[], Awaitable[None]]) -> None:
+    def add(self, step: Step) -> None:
+        """Repeat this, too: it waits until there is something to do, and does a little of it."""
+        self._steps.append(step)
+        if self._group is not None:
+            self._group.start_soon(self._keep_running, step)
+
+    async def _keep_running(self, step: Step) -> None:
         core = self._core
         while core.database.failure is None:
             try:

@@ -15,7 +15,7 @@ from taquba.errors import ClaimLost, PermanentError
 from taquba.logs import about, running_job
 from taquba.metrics import ACK_DURATION, CLAIM_DURATION
 from taquba.queue import _validate
-from taquba.queue._columns import PAYLOAD_REF
+from taquba.queue._columns import PAYLOAD, PAYLOAD_REF
 from taquba.queue._core import Core, logger
 from taquba.queue._delivering import fetch_payload
 from taquba.queue._failure import failure_of
@@ -424,7 +424,7 @@ class Engine:
     async def _handle(self, claim: Claim, slot: _Slot) -> Settlement | None:
         """Do the work; None when the lease expired meanwhile."""
         lease = claim._lease
-        if claim.job._row[PAYLOAD_REF] is not None:
+        if claim.job._row[PAYLOAD_REF] is not None and not claim.job._row[PAYLOAD]:
             await fetch_payload(self._core, claim)
         if not lease.live:
             return None

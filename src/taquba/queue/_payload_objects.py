@@ -9,20 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taquba.errors import CorruptStore, ObjectNotFound, PayloadMissing
 
 if TYPE_CHECKING:
     from taquba.objectstore import ObjectStore
 
-__all__ = ["PART_SIZE", "PAYLOAD_PREFIX", "PayloadReader", "PayloadRef", "encode", "part_key"]
+__all__ = [
+    "PART_SIZE",
+    "PAYLOAD_PREFIX",
+    "PayloadReader",
+    "PayloadRef",
+    "base_key",
+    "encode",
+    "part_key",
+    "together",
+]
 
 PAYLOAD_PREFIX = "payloads/"
 """What the keys of payload objects begin with."""
 PART_SIZE = 8 * 1024 * 1024
 """Bytes of each part of a payload that is streamed; the last one has the rest."""
+_DOWNLOADS = 8
+"""Objects of one payload that are read at the same time."""
 _MAGIC = b"tqp\x01"
 _DIGEST_SIZE = 16
 _HEADER_SIZE = len(_MAGIC) + _DIGEST_SIZE
@@ -64,7 +75,7 @@ class PayloadRef(NamedTuple):
         except ValueError:
             parsed = None
         if parsed is None or parsed.part_size < 1 or parsed.size < 0:
-            raise CorruptStore(f"a job's payload reference is damaged: {text[:100]!r}")
+            raise CorruptStore(f"a reference to a payload is damaged: {text[:100]!r}")
         return parsed
 
     @property
@@ -103,6 +114,23 @@ def _digest(key: str, data: bytes) -> bytes:
     return digest.digest()
 
 
+async def together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of them; the first error, or cancellation, ends the others, and is raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    errors = [end for end in ends if end is not None]
+    for error in errors:
+        if not isinstance(error, asyncio.CancelledError):
+            raise error
+    if errors:
+        raise errors[0]
+
+
 class PayloadReader:
     """Reads payloads that are objects."""
 
@@ -119,10 +147,9 @@ class PayloadReader:
         """
         keys = ref.keys
         if len(keys) == 1:
-            parts = [await self._part(keys[0])]
+            data = await self._part(keys[0])
         else:
-            parts = await asyncio.gather(*map(self._part, keys))
-        data = b"".join(parts)
+            data = b"".join(await self._parts(keys))
         _check_size(ref, len(data))
         return data
 
@@ -135,12 +162,24 @@ class PayloadReader:
             yield part
         _check_size(ref, size)
 
+    async def _parts(self, keys: list[str]) -> list[bytes]:
+        """Several objects, some at a time."""
+        parts: dict[int, bytes] = {}
+        numbers = iter(range(len(keys)))
+
+        async def get_next() -> None:
+            for number in numbers:
+                parts[number] = await self._part(keys[number])
+
+        await together(get_next() for _ in range(min(_DOWNLOADS, len(keys))))
+        return [parts[number] for number in range(len(keys))]
+
     async def _part(self, key: str) -> bytes:
         try:
             stored = await self.store.get(key)
         except ObjectNotFound:
             raise PayloadMissing(
-                f"payload object {key!r} is gone, and a job needs it: something other than taquba "
+                f"payload object {key!r} is gone, and is needed: something other than taquba "
                 "deleted it. Restore it from a backup or an older object version"
             ) from None
         return _decode(key, stored)
@@ -149,5 +188,6 @@ class PayloadReader:
 def _check_size(ref: PayloadRef, size: int) -> None:
     if size != ref.size:
         raise CorruptStore(
-            f"payload {ref.key!r} has {size:,} bytes, and its job says {ref.size:,}", key=ref.key
+            f"payload {ref.key!r} has {size:,} bytes, and what names it says {ref.size:,}",
+            key=ref.key,
         )

@@ -17,15 +17,16 @@ import anyio.to_thread
 from taquba._checks import blob, wrong_type
 from taquba.clock import wait_for_event
 from taquba.errors import InvalidArgument, TaqubaError, ValueTooLarge
-from taquba.queue._config import MAX_STREAMED_PAYLOAD_SIZE
+from taquba.queue._config import MAX_PAYLOAD_SIZE, MAX_STREAMED_PAYLOAD_SIZE
+from taquba.queue._payload_holders import named_keys
 from taquba.queue._payload_objects import (
     PART_SIZE,
     PAYLOAD_PREFIX,
     PayloadReader,
     PayloadRef,
-    base_key,
     encode,
     part_key,
+    together,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from taquba.queue._effects import Effects, NewJob
     from taquba.queue._transaction import QueueTransaction
 
-__all__ = ["PayloadSource", "Payloads", "ReadablePayload", "Staged"]
+__all__ = ["PayloadSource", "Payloads", "ReadablePayload", "Staged", "StoredValue"]
 
 logger = logging.getLogger("taquba.queue")
 
@@ -120,6 +121,31 @@ def _let_go(payloads: Payloads, keys: Sequence[str], holds: contextlib.ExitStack
 
 
 @final
+class StoredValue:
+    """A large value that is stored, for a row of a layer above that is about to be committed.
+
+    The row names it by `ref`, in a column as `taquba.queue._payload_holders` says.
+    """
+
+    __slots__ = ("_staged", "ref", "size")
+
+    def __init__(self, staged: Staged, ref: PayloadRef) -> None:
+        self._staged = staged
+        self.ref = str(ref)
+        """What the row keeps."""
+        self.size = ref.size
+        """Bytes of the value."""
+
+    def use(self, tx: QueueTransaction) -> None:
+        """This transaction names the value; a later one may, if this is rolled back."""
+        tx.after_commit(self._staged.finish)
+
+    def finish(self) -> None:
+        """No transaction will name it, unless one did: delete it, unless one did."""
+        self._staged.finish()
+
+
+@final
 class Payloads(PayloadReader):
     """The payloads of one open queue that are objects."""
 
@@ -143,17 +169,9 @@ class Payloads(PayloadReader):
         self.keys = database.collect_orphans(PAYLOAD_PREFIX, is_named=self.named, grace=_GRACE)
 
     def named(self, keys: Sequence[str]) -> Collection[str]:
-        """Which of these objects belong to a job."""
+        """Which of these objects belong to a job, or to a row of a layer above."""
         execute = self._database.execute
-        found: dict[str, bool] = {}
-        for base in {base_key(key) for key in keys}:
-            row = execute(
-                "SELECT 1 FROM jobs WHERE payload_ref IS NOT NULL AND payload_ref > ?"
-                " AND payload_ref < ? LIMIT 1",
-                (f"{base}:", f"{base};"),
-            ).fetchone()
-            found[base] = row is not None
-        return [key for key in keys if found[base_key(key)]]
+        return named_keys(lambda sql, parameters: execute(sql, parameters).fetchall(), keys)
 
     # -- storing ----------------------------------------------------------------------------
 
@@ -265,6 +283,39 @@ class Payloads(PayloadReader):
             return settlement(tx)
 
         return settle
+
+    async def stage_value(self, data: bytes) -> StoredValue:
+        """Store a value of a layer above.
+
+        Raises:
+            StoreError: It could not be stored; what was is deleted again.
+        """
+        size = len(data)
+        staged = Staged(self)
+        try:
+            single = size <= MAX_PAYLOAD_SIZE
+            ref = PayloadRef(staged.new_key(), size, max(size, 1) if single else PART_SIZE)
+            await self._put_parts(staged, ref, data)
+        except BaseException:
+            staged.finish()
+            raise
+        return StoredValue(staged, ref)
+
+    async def _put_parts(self, staged: Staged, ref: PayloadRef, data: bytes) -> None:
+        keys = ref.keys
+        if len(keys) == 1:
+            await self._put(staged, keys[0], data)
+            return
+        numbers = iter(range(len(keys)))
+        view = memoryview(data)
+
+        async def put_next() -> None:
+            for number in numbers:
+                start = number * ref.part_size
+                part = bytes(view[start : start + ref.part_size])
+                await self._put(staged, keys[number], part)
+
+        await together(put_next() for _ in range(min(_UPLOADS, len(keys))))
 
     # -- deleting ---------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import timedelta
 from types import NoneType, TracebackType
@@ -35,7 +35,7 @@ from taquba.queue._managing import Managing
 from taquba.queue._measuring import GuardedTracing
 from taquba.queue._observer import Meter, Observer
 from taquba.queue._opening import Opening, open_target
-from taquba.queue._payloads import Payloads
+from taquba.queue._payloads import Payloads, StoredValue
 from taquba.queue._producing import Producing
 from taquba.queue._schema import QUEUE_SCHEMA
 from taquba.queue._transaction import QueueTransaction, recover
@@ -391,6 +391,23 @@ class Queue(Producing, Consuming, Managing):
             return settlement
         return await payloads.prepare(settlement, effects)
 
+    async def store_value(self, data: bytes) -> StoredValue:
+        """Store a large value of a layer above as objects, before the commit that names it.
+
+        Let the transaction `use` it, or `finish` it if there will be none. The column that
+        names it needs an index, see `taquba.queue._payload_holders`; `fetch_value` reads it,
+        and `QueueTransaction.forget_value` is for the transaction that removes the name.
+
+        Raises:
+            StoreError: It could not be stored; what was is deleted again.
+        """
+        return await self._core.payloads.stage_value(data)
+
+    @property
+    def offloads_above(self) -> float:
+        """Payloads of more bytes than this are objects of their own."""
+        return self._core.payloads.above
+
     async def ready(self) -> None:
         """Wait while more is waiting to be stored than may."""
         await self._core.database.admit()
@@ -427,6 +444,14 @@ class Queue(Producing, Consuming, Managing):
         if name not in self._shared:
             self._shared[name] = make()
         return self._shared[name]  # type: ignore[no-any-return]
+
+    def in_background(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat this while the queue is open, beside its own background work.
+
+        It waits until there is something to do, does a little of it, and returns. If it raises,
+        that is logged, and it is called again a little later.
+        """
+        self._background.add(step)
 
     def set_dead_letter_hook(self, queue: str, hook: DeadLetterHook | None) -> None:
         """Be told, inside the transaction, of jobs that die without a worker's doing."""

@@ -90,6 +90,16 @@ class QueueReader:
             )
         return await self._source.payloads.fetch(PayloadRef.parse(job._row[PAYLOAD_REF]))
 
+    async def fetch_value(self, ref: str) -> bytes:
+        """The bytes of a large value of a layer above, which a row names like this.
+
+        Raises:
+            PayloadMissing, CorruptStore: The object that holds it is gone, or damaged. That it
+                is gone may also be because the row is by now.
+            StoreError: The store failed.
+        """
+        return await self._source.payloads.fetch(PayloadRef.parse(ref))
+
     def stream_payload(self, job: Job | Claim) -> AsyncGenerator[bytes, None]:
         """``async for part in queue.stream_payload(claim)``: the payload in parts of up to
         16 MiB, of which no more than one is in memory at a time.

@@ -1,4 +1,4 @@
-"""Verifying a whole store: the database, and the objects that hold payloads of its jobs."""
+"""Verifying a whole store: the database, and the objects that hold payloads and large values."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from taquba.database import (
     verify,
 )
 from taquba.errors import CorruptStore, PayloadMissing
+from taquba.queue._payload_holders import references
 from taquba.queue._payload_objects import PAYLOAD_PREFIX, PayloadReader, PayloadRef
 from taquba.queue._verify import QUEUE_CHECKS
 
@@ -29,10 +30,11 @@ __all__ = ["verify_queue"]
 
 _UNNAMED = "unnamed payloads"
 _NOTE = (
-    "of no job: of an enqueue that is under way, of a job that has just ended or is only in the "
+    "of no job, memo or result: of one that is being written, has just ended or is only in the "
     "history, or left by a process that died; collection deletes them"
 )
 _MEANING = "the job cannot be delivered: a worker that claims it gives it up"
+_MEANING_ABOVE = "whoever reads the value is told so; what a memo has lost is computed again"
 _EXAMPLES = 3
 
 
@@ -46,8 +48,8 @@ async def verify_queue(
 ) -> VerifyReport:
     """`taquba.database.verify` with the checks of the queue, and a look at the payload objects.
 
-    Those that the jobs at the tail name must be there, and as long as the jobs say. In the
-    report, `survey.others` are those, and the rest is among the orphans.
+    Those that rows at the tail name must be there, and as long as the rows say. In the report,
+    `survey.others` are those, and the rest is among the orphans.
 
     Args:
         store: The store; read-only credentials are enough.
@@ -72,9 +74,9 @@ async def verify_queue(
         progress(Progress(stage="looking at the payloads"))
     findings = await audit.examine()
     if findings:
-        findings = await _of_jobs_that_are_there(store, findings, clock, config)
+        findings = await _still_named(store, findings, clock, config)
     if read_payloads:
-        findings += await audit.read({job_id for job_id, _ in findings})
+        findings += await audit.read({ref for ref, _ in findings})
     named, unnamed = audit.named, audit.unnamed
     orphans = report.survey.orphans
     if unnamed.count:
@@ -91,37 +93,37 @@ class _Audit:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._refs: dict[str, str] = {}
+        self._refs: dict[str, str] = {}  # with what names them, in words
         self.named = Group()
         self.unnamed = Orphans(kind=_UNNAMED, note=_NOTE)
 
     def note(self, execute: Execute) -> Iterator[str]:
         """A check for `verify`: the last state that it sees is the one that counts."""
         self._refs = {}
-        for job_id, text in _references(execute):
+        for ref, owner in references(lambda sql, parameters: execute(sql, parameters).fetchall()):
             try:
-                PayloadRef.parse(text)
+                PayloadRef.parse(ref)
             except CorruptStore as error:
-                yield f"job {job_id!r}: {error}"
+                yield f"{owner}: {error}"
             else:
-                self._refs[job_id] = text
+                self._refs[ref] = owner
 
     async def examine(self) -> list[tuple[str, Finding]]:
-        """List the objects; what is missing or too short, by job."""
+        """List the objects; what is missing or too short, by reference."""
         sizes = {info.key: info.size async for info in self._store.list(PAYLOAD_PREFIX)}
         findings: list[tuple[str, Finding]] = []
         count = size = 0
-        for job_id, text in self._refs.items():
-            for key, expected in PayloadRef.parse(text).objects():
+        for ref, owner in self._refs.items():
+            for key, expected in PayloadRef.parse(ref).objects():
                 found = sizes.pop(key, None)
                 if found is None:
-                    reason = f"it is missing, and job {job_id!r} needs it"
-                    findings.append((job_id, Finding(key=key, reason=reason, meaning=_MEANING)))
+                    reason = f"it is missing, and {owner} needs it"
+                    findings.append((ref, _finding(key, reason, owner)))
                     continue
                 count, size = count + 1, size + found
                 if found != expected:
-                    reason = f"it has {found:,} bytes, and job {job_id!r} says {expected:,}"
-                    findings.append((job_id, Finding(key=key, reason=reason, meaning=_MEANING)))
+                    reason = f"it has {found:,} bytes, and {owner} says {expected:,}"
+                    findings.append((ref, _finding(key, reason, owner)))
         self.named = Group(count=count, bytes=size)
         self.unnamed = Orphans(
             kind=_UNNAMED,
@@ -133,51 +135,40 @@ class _Audit:
         return findings
 
     async def read(self, known: set[str]) -> list[tuple[str, Finding]]:
-        """Read the payloads of all jobs but those; what is damaged, by job."""
+        """Read all payloads but those; what is damaged, by reference."""
         findings: list[tuple[str, Finding]] = []
         reader = PayloadReader(self._store)
-        for job_id, text in self._refs.items():
-            if job_id in known:
+        for ref, owner in self._refs.items():
+            if ref in known:
                 continue
             try:
-                async for _ in reader.stream(PayloadRef.parse(text)):
+                async for _ in reader.stream(PayloadRef.parse(ref)):
                     pass
             except PayloadMissing:
-                continue  # it was there a moment ago: its job has ended
+                continue  # it was there a moment ago: what named it is gone
             except CorruptStore as error:
-                finding = Finding(key=error.key or "", reason=str(error), meaning=_MEANING)
-                findings.append((job_id, finding))
+                findings.append((ref, _finding(error.key or "", str(error), owner)))
         return findings
 
 
-def _references(execute: Execute) -> list[tuple[str, str]]:
-    has_jobs = execute(
-        "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'jobs_stored'"
-    ).fetchone()
-    if not has_jobs:
-        return []  # there is no queue, or one of an older version, which had no such payloads
-    return execute(
-        "SELECT id, payload_ref FROM jobs WHERE payload_ref IS NOT NULL ORDER BY payload_ref"
-    ).fetchall()
+def _finding(key: str, reason: str, owner: str) -> Finding:
+    meaning = _MEANING if owner.startswith("job ") else _MEANING_ABOVE
+    return Finding(key=key, reason=reason, meaning=meaning)
 
 
-async def _of_jobs_that_are_there(
+async def _still_named(
     store: ObjectStore,
     findings: list[tuple[str, Finding]],
     clock: Clock,
     config: DatabaseConfig | None,
 ) -> list[tuple[str, Finding]]:
-    """Those findings whose jobs have not ended meanwhile, and their objects with them."""
+    """Those findings whose references are not gone meanwhile, and their objects with them."""
     try:
         replica = await Replica.open(store, clock=clock, config=config)
     except CorruptStore:
         return findings
     try:
-        there = {
-            job_id
-            for job_id, _ in findings
-            if replica.rows("SELECT 1 FROM jobs WHERE id = ?", (job_id,))
-        }
+        now = {ref for ref, _ in references(replica.rows)}
     finally:
         await replica.close()
-    return [(job_id, finding) for job_id, finding in findings if job_id in there]
+    return [(ref, finding) for ref, finding in findings if ref in now]

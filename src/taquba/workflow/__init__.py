@@ -2,12 +2,14 @@
 
 from taquba.errors import PermanentError as PermanentError
 from taquba.errors import TransientError as TransientError
+from taquba.workflow._blocking_memo import BlockingMemo as BlockingMemo
 from taquba.workflow._hooks import TerminalHook as TerminalHook
 from taquba.workflow._hooks import TerminalHookFunction as TerminalHookFunction
+from taquba.workflow._memo import MAX_INLINE_MEMO_SIZE as MAX_INLINE_MEMO_SIZE
 from taquba.workflow._memo import MAX_MEMO_KEY_SIZE as MAX_MEMO_KEY_SIZE
 from taquba.workflow._memo import MAX_MEMO_SIZE as MAX_MEMO_SIZE
-from taquba.workflow._memo import BlockingMemo as BlockingMemo
 from taquba.workflow._memo import Memo as Memo
+from taquba.workflow._memo import MemoStats as MemoStats
 from taquba.workflow._outcomes import Cancel as Cancel
 from taquba.workflow._outcomes import Continue as Continue
 from taquba.workflow._outcomes import Fail as Fail
@@ -44,6 +46,7 @@ from taquba.workflow._workflows import WorkflowBacklog as WorkflowBacklog
 
 __all__ = [
     "MAX_BUFFERED_SIGNALS",
+    "MAX_INLINE_MEMO_SIZE",
     "MAX_MEMO_KEY_SIZE",
     "MAX_MEMO_SIZE",
     "MAX_REVISION_LENGTH",
@@ -61,6 +64,7 @@ __all__ = [
     "ErrorKind",
     "Fail",
     "Memo",
+    "MemoStats",
     "Outcome",
     "PermanentError",
     "RunEnd",

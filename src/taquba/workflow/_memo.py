@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
-import hashlib
 import inspect
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 import anyio
 
-from taquba._checks import blob, shown
-from taquba._msgpack import pack, unpack
+from taquba._checks import blob, shown, utf8
 from taquba.errors import (
     ClaimLost,
-    Closed,
-    InvalidArgument,
-    InvalidState,
+    CorruptStore,
     InvalidType,
+    PayloadMissing,
+    ReservedName,
     SerializationError,
     ValueTooLarge,
 )
+from taquba.workflow._headers import RESERVED_HEADER_PREFIX
+from taquba.workflow._memo_codec import codec_for, content_key
+from taquba.workflow._memo_rows import row_of, write_row
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from taquba.queue import Claim, Queue, StoredValue
 
-    from taquba.queue import Claim, Queue
-    from taquba.workflow._runs import RunTable
-
-__all__ = ["MAX_MEMO_KEY_SIZE", "MAX_MEMO_SIZE", "RUN_SCOPE", "BlockingMemo", "Memo"]
+__all__ = [
+    "MAX_INLINE_MEMO_SIZE",
+    "MAX_MEMO_KEY_SIZE",
+    "MAX_MEMO_SIZE",
+    "MEMO_INLINE_LIMIT",
+    "RUN_SCOPE",
+    "Memo",
+    "MemoStats",
+    "check_function",
+    "check_key",
+]
 
 logger = logging.getLogger("taquba.workflow")
 
@@ -41,12 +45,28 @@ T = TypeVar("T")
 
 MAX_MEMO_KEY_SIZE = 64 * 1024
 """Bytes of UTF-8 in a memo's key."""
-MAX_MEMO_SIZE = 16 * 1024 * 1024
-"""Bytes of one memo value, 16 MiB."""
-_LOOK_AT_LOOP = 1.0
-"""Seconds between looks of a waiting thread at whether there is still an event loop."""
+MAX_MEMO_SIZE = 1024 * 1024 * 1024
+"""Bytes of one memo value, 1 GiB."""
+MAX_INLINE_MEMO_SIZE = 16 * 1024 * 1024
+"""Bytes of one memo value that is part of the state, 16 MiB: the most for `memo_inline_limit`."""
+MEMO_INLINE_LIMIT = 64 * 1024
+"""Bytes up to which memo values are part of the state, unless the runtime is told otherwise."""
 RUN_SCOPE = -1
 """Stands in place of the step number for memos that all steps of the run share."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoStats:
+    """What one delivery of a step has asked of a memo so far."""
+
+    hits: int
+    """Values that were there."""
+    misses: int
+    """Values that were not there, or could not be used, and had to be computed."""
+    bytes_read: int
+    """Bytes of the values that were there, as stored."""
+    bytes_written: int
+    """Bytes of the values that were stored."""
 
 
 @final
@@ -56,45 +76,137 @@ class Memo:
     They belong to one run and one step (or, for `Step.run_memo`, to one run), survive
     retries and restarts, and go when the run ends. A value is durable when the call
     that stored it returns.
+
+    Keys are any text of up to 64 KiB that does not begin with ``workflow.``. A value has at
+    most 1 GiB. Up to the runtime's `memo_inline_limit` it is part of the state: reading it
+    needs no request, and storing it shares its write with whatever is stored at that moment.
+    A larger one is an object of its own, and in memory as a whole while it is stored or read.
     """
 
-    __slots__ = ("_claim", "_life", "_locks", "_queue", "_runs", "_step")
+    __slots__ = (
+        "_claim",
+        "_hits",
+        "_inline_limit",
+        "_life",
+        "_locks",
+        "_misses",
+        "_queue",
+        "_read_bytes",
+        "_step",
+        "_written_bytes",
+    )
 
-    def __init__(self, queue: Queue, runs: RunTable, claim: Claim, life: int, step: int) -> None:
+    def __init__(
+        self, queue: Queue, claim: Claim, life: int, step: int, inline_limit: int | None
+    ) -> None:
         self._queue = queue
-        self._runs = runs
         self._claim = claim
         self._life = life
         self._step = step
+        self._inline_limit = inline_limit
         self._locks: dict[str, anyio.Lock] = {}
+        self._hits = self._misses = self._read_bytes = self._written_bytes = 0
+
+    def stats(self) -> MemoStats:
+        """What this delivery of the step has asked of this memo so far."""
+        return MemoStats(self._hits, self._misses, self._read_bytes, self._written_bytes)
 
     async def get(self, key: str) -> bytes | None:
-        """The stored bytes, or None."""
-        stored = self._runs.memo(self._life, self._step, _check_key(key))
-        if stored is not None:
-            await self._queue.barrier()  # who stored it may have given up waiting
-        return stored
+        """The stored bytes, or None.
+
+        Raises:
+            ReservedName: The key begins with ``workflow.``.
+            PayloadMissing, CorruptStore: The object that holds a large value is gone, or
+                damaged. `put` replaces it, and `memoized` computes it again.
+            StoreError: The object of a large value could not be read.
+        """
+        return await self._read(check_key(key), lenient=False)
 
     async def put(self, key: str, data: bytes) -> None:
         """Store bytes, replacing what was there; durable when this returns.
 
+        If the caller is cancelled meanwhile, the old value is there, or the new one.
+
         Raises:
-            ValueTooLarge: More than 16 MiB.
+            ReservedName: The key begins with ``workflow.``.
+            ValueTooLarge: More than 1 GiB; or than 16 MiB, if `memo_inline_limit` is None.
             ClaimLost: The step has returned, or its lease expired: its work is not wanted.
+            StoreError: The object of a large value could not be stored.
             Fenced: Another process took the store over.
         """
-        checked = _check_key(key)
-        value = blob(data, name="a memo's value", limit=MAX_MEMO_SIZE)
+        checked = check_key(key)
+        inline = self._inline_limit
+        limit = MAX_INLINE_MEMO_SIZE if inline is None else MAX_MEMO_SIZE
+        value = blob(data, name="a memo's value", limit=limit)
+        if inline is None or len(value) <= inline:
+            await self._write(checked, value)
+            return
+        self._check_live(key)
+        stored = await self._queue.store_value(value)
+        try:
+            await self._write(checked, value, stored)
+        finally:
+            stored.finish()
+
+    async def _write(self, key: str, value: bytes, stored: StoredValue | None = None) -> None:
         await self._queue.ready()
+        self._check_live(key)
+        with self._queue.transaction() as tx:
+            write_row(tx, self._life, self._step, key, value, stored)
+        self._written_bytes += len(value)
+        await tx.durable()
+
+    def _check_live(self, key: str) -> None:
         if not self._claim.is_live:
             raise ClaimLost(
                 f"memo {key!r} was not stored: this delivery of the step has ended. If its lease "
                 "expired, extend it in long steps with step.lease.ensure_at_least(…); if the step "
                 "had returned, let it await whatever stores memos"
             )
-        with self._queue.transaction() as tx:
-            self._runs.put_memo(tx, self._life, self._step, checked, value)
-        await tx.durable()
+
+    async def _read(self, key: str, *, lenient: bool) -> bytes | None:
+        """What is stored; with `lenient`, what is lost is told in a warning."""
+        row = row_of(self._queue, self._life, self._step, key)
+        data = None
+        if row is not None:
+            await self._queue.barrier()  # who stored it may have given up waiting
+            data = row.value
+            if row.ref is not None:
+                data = await self._fetch(key, row.ref, lenient=lenient)
+        if data is None:
+            self._misses += 1
+        else:
+            self._hits += 1
+            self._read_bytes += len(data)
+        return data
+
+    async def _fetch(self, key: str, ref: str, *, lenient: bool) -> bytes | None:
+        while True:
+            try:
+                return await self._queue.fetch_value(ref)
+            except (PayloadMissing, CorruptStore) as error:
+                row = row_of(self._queue, self._life, self._step, key)
+                if row is None:
+                    return None  # the run has ended meanwhile
+                if row.ref == ref:
+                    if lenient:
+                        logger.warning("memo %r is computed again: %s", key, error)
+                        return None
+                    text = f"the value of memo {key!r} is lost: {error}"
+                    if isinstance(error, CorruptStore):
+                        raise CorruptStore(text, key=error.key) from error
+                    raise PayloadMissing(text) from error
+            # It was replaced meanwhile.
+            await self._queue.barrier()
+            if row.ref is None:
+                return row.value
+            ref = row.ref
+
+    def _undecodable(self, key: str, error: SerializationError) -> None:
+        """What was found is of no use."""
+        logger.warning("memo %r is computed again: %s", key, error)
+        self._hits -= 1
+        self._misses += 1
 
     @overload
     async def memoized(self, key: str, fn: Callable[[], Awaitable[T]]) -> T: ...
@@ -109,7 +221,7 @@ class Memo:
 
         Calls of one key at the same time run `fn` once. An exception of `fn` passes through,
         and nothing is stored. A stored value that cannot be decoded any more (the type has
-        changed, say) is computed again.
+        changed, say), or whose object is gone or damaged, is computed again, with a warning.
 
         Args:
             key: Any text; unique within the step.
@@ -124,27 +236,35 @@ class Memo:
 
         Raises:
             SerializationError: The value cannot be encoded; it was computed, but not stored.
+            ValueTooLarge: Its stored form is too large; it was computed, but not stored.
+            ReservedName: The key begins with ``workflow.``.
+            StoreError: The object of a large value could not be read or stored.
             ClaimLost: The step's lease expired meanwhile.
             Fenced: Another process took the store over.
         """
-        checked = _check_key(key)
-        if not callable(fn):
-            raise _no_function(key, fn)
-        codec = _codec(type)
-        async with self._locks.setdefault(checked, anyio.Lock()):
-            stored = self._runs.memo(self._life, self._step, checked)
-            if stored is not None:
-                await self._queue.barrier()  # who stored it may have given up waiting
-                try:
-                    return codec.decode(stored)
-                except SerializationError as error:
-                    logger.warning("memo %r is computed again: %s", key, error)
-            value = fn()
-            if inspect.isawaitable(value):
-                value = await value
-            data, decoded = codec.encode(value)
-            await self.put(key, data)
-            return decoded
+        checked = check_key(key)
+        check_function(key, fn)
+        codec = codec_for(type)
+        lock = self._locks.get(checked)
+        if lock is None:
+            lock = self._locks[checked] = anyio.Lock()
+        try:
+            async with lock:
+                stored = await self._read(checked, lenient=True)
+                if stored is not None:
+                    try:
+                        return codec.decode(stored)
+                    except SerializationError as error:
+                        self._undecodable(key, error)
+                value = fn()
+                if inspect.isawaitable(value):
+                    value = await value
+                data, decoded = codec.encode(value)
+                await self.put(key, data)
+                return decoded
+        finally:
+            if not lock.locked() and self._locks.get(checked) is lock:
+                del self._locks[checked]
 
     @overload
     async def memoized_by_content(self, value: Any, fn: Callable[[], Awaitable[T]]) -> T: ...
@@ -165,204 +285,41 @@ class Memo:
         Raises:
             SerializationError: `value` cannot be encoded.
         """
-        key = "content:" + hashlib.sha256(_pack(value, "the content")).hexdigest()
-        return await self.memoized(key, fn, type)
+        return await self.memoized(content_key(value), fn, type)
 
 
-@final
-class BlockingMemo:
-    """`Memo` for runners that are ordinary functions, and run in a thread.
+def check_function(key: str, fn: object) -> None:
+    """Refuse what cannot be called to compute a value.
 
-    Its methods may be called from any thread, for example from a pool of the runner's own,
-    but not on the event loop itself, for which they wait.
+    Raises:
+        InvalidType: It is no function.
     """
-
-    __slots__ = ("_locks", "_loop", "_memo")
-
-    def __init__(self, memo: Memo) -> None:
-        self._memo = memo
-        self._loop = asyncio.get_running_loop()
-        self._locks: dict[str, threading.RLock] = {}
-
-    def get(self, key: str) -> bytes | None:
-        """See `Memo.get`."""
-        return self._wait_for(self._memo.get, key)
-
-    def put(self, key: str, data: bytes) -> None:
-        """See `Memo.put`."""
-        self._wait_for(self._memo.put, key, data)
-
-    def _wait_for(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-        if asyncio._get_running_loop() is self._loop:
-            raise InvalidState(
-                "a BlockingMemo waits for the event loop, so it cannot be used on it: use it in "
-                "the runner's thread, or declare the runner with 'async def'"
-            )
-        waiting = call(*arguments)
-        try:
-            answer = asyncio.run_coroutine_threadsafe(waiting, self._loop)
-        except RuntimeError:
-            waiting.close()
-            raise self._loop_closed() from None
-        while True:
-            concurrent.futures.wait((answer,), timeout=_LOOK_AT_LOOP)
-            if answer.done():
-                return answer.result()
-            if self._loop.is_closed():
-                raise self._loop_closed()
-
-    def _loop_closed(self) -> Closed:
-        return Closed("the event loop has ended, and nothing can be stored any more")
-
-    @overload
-    def memoized(self, key: str, fn: Callable[[], T]) -> T: ...
-    @overload
-    def memoized(self, key: str, fn: Callable[[], T], type: type[T]) -> T: ...
-    def memoized(self, key: str, fn: Callable[[], Any], type: Any = None) -> Any:
-        """See `Memo.memoized`; `fn` is sync, and runs in this thread."""
-        checked = _check_key(key)
-        if not callable(fn):
-            raise _no_function(key, fn)
-        codec = _codec(type)
-        with self._locks.setdefault(checked, threading.RLock()):
-            stored = self.get(checked)
-            if stored is not None:
-                try:
-                    return codec.decode(stored)
-                except SerializationError as error:
-                    logger.warning("memo %r is computed again: %s", key, error)
-            value = fn()
-            if inspect.isawaitable(value):
-                if inspect.iscoroutine(value):
-                    value.close()
-                raise InvalidType(
-                    f"fn of memo {key!r} is async, but the runner is not: declare the runner with "
-                    "'async def', or call something that is not async"
-                )
-            data, decoded = codec.encode(value)
-            self.put(key, data)
-            return decoded
-
-    @overload
-    def memoized_by_content(self, value: Any, fn: Callable[[], T]) -> T: ...
-    @overload
-    def memoized_by_content(self, value: Any, fn: Callable[[], T], type: type[T]) -> T: ...
-    def memoized_by_content(self, value: Any, fn: Callable[[], Any], type: Any = None) -> Any:
-        """See `Memo.memoized_by_content`."""
-        key = "content:" + hashlib.sha256(_pack(value, "the content")).hexdigest()
-        return self.memoized(key, fn, type)
-
-
-class _PlainCodec:
-    """MessagePack, for values without a declared type."""
-
-    def encode(self, value: Any) -> tuple[bytes, Any]:
-        """The stored form, and what it decodes to."""
-        data = _pack(value, "the memo's value")
-        try:
-            return data, unpack(data)
-        except ValueError as error:
-            raise SerializationError(
-                f"the memo's value {shown(value)} cannot be encoded so that it can be decoded "
-                f"again: {error}"
-            ) from error
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return unpack(data)
-        except ValueError as error:
-            raise SerializationError(f"the stored value cannot be decoded: {error}") from error
-
-
-class _TypedCodec:
-    """JSON by pydantic, for values of a declared type."""
-
-    def __init__(self, adapter: TypeAdapter[Any], name: str) -> None:
-        self._adapter = adapter
-        self._name = name
-
-    def encode(self, value: Any) -> tuple[bytes, Any]:
-        from pydantic_core import PydanticSerializationError
-
-        try:
-            data = self._adapter.dump_json(value, warnings="error")
-            return data, self._adapter.validate_json(data)
-        except (PydanticSerializationError, ValueError) as error:
-            raise SerializationError(
-                f"the memo's value {shown(value)} cannot be stored as {self._name}: {error!s:.1000}"
-            ) from error
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return self._adapter.validate_json(data)
-        except ValueError as error:  # pydantic.ValidationError among them
-            raise SerializationError(
-                f"the stored value is no {self._name}: {error!s:.1000}"
-            ) from error
-
-
-_PLAIN = _PlainCodec()
-
-
-@lru_cache(512)
-def _typed_codec(type: Any) -> _TypedCodec:
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
-
-    # So that all bytes and floats come back; models say by themselves what they do.
-    exact = ConfigDict(
-        ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
-    )
-    try:
-        try:
-            adapter: TypeAdapter[Any] = TypeAdapter(type, config=exact)
-        except PydanticUserError as error:
-            if error.code != "type-adapter-config-unused":
-                raise
-            adapter = TypeAdapter(type)
-        with contextlib.suppress(ValueError):
-            adapter.validate_json(b"")  # types that are still unknown show up only now
-        return _TypedCodec(adapter, getattr(type, "__name__", repr(type)))
-    except (PydanticUserError, NameError) as error:
-        raise InvalidType(f"type {type!r} is nothing that pydantic can handle: {error}") from error
-
-
-def _codec(type: Any) -> _PlainCodec | _TypedCodec:
-    if type is None:
-        return _PLAIN
-    try:
-        return _typed_codec(type)
-    except TypeError as error:
-        if isinstance(error, InvalidType):
-            raise
-        raise InvalidType(f"type {type!r} is not a type: {error}") from error
-
-
-def _pack(value: Any, name: str) -> bytes:
-    try:
-        return pack(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SerializationError(
-            f"{name} {shown(value)} cannot be encoded: {error}. Use None, bool, int, float, str, "
-            "bytes, list and dict, or say its type: memoized(key, fn, type=…)"
-        ) from error
-
-
-def _no_function(key: str, fn: object) -> InvalidType:
+    if callable(fn):
+        return
     if inspect.iscoroutine(fn):
         fn.close()
-    return InvalidType(
+    raise InvalidType(
         f"fn of memo {key!r} must be callable, not {shown(fn)}: "
         "pass the function itself: memoized(key, lambda: call(…))"
     )
 
 
-def _check_key(key: object) -> str:
+def check_key(key: object) -> str:
+    """The key, if it is one.
+
+    Raises:
+        InvalidType: It is no text.
+        ValueTooLarge: It is too long.
+        ReservedName: It is taquba's own.
+    """
     if not isinstance(key, str):
         raise InvalidType(f"a memo's key must be a str, not {type(key).__name__}")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"memo key {key!r} cannot be encoded as UTF-8: {error}") from None
+    size = len(utf8(key, f"memo key {key!r:.200}"))
     if size > MAX_MEMO_KEY_SIZE:
         raise ValueTooLarge(f"the memo's key has {size:,} bytes and may have {MAX_MEMO_KEY_SIZE:,}")
+    if key.startswith(RESERVED_HEADER_PREFIX):
+        raise ReservedName(
+            f"memo key {key!r:.200}: keys that begin with {RESERVED_HEADER_PREFIX!r} are "
+            "taquba's own; choose another"
+        )
     return key

@@ -10,6 +10,7 @@ import anyio
 
 from taquba._checks import is_async, shown
 from taquba.errors import InvalidType
+from taquba.workflow._memo import MEMO_INLINE_LIMIT
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._step import BlockingStep, Step
 
@@ -38,7 +39,9 @@ CallRunner = Callable[["Queue", "RunTable", "Claim", int, str, int], tuple[Any, 
 """Makes the step and the awaitable that runs it, from queue, runs, claim, life, run id, number."""
 
 
-def adapt(runner: Runner, *, concurrency: int) -> CallRunner:
+def adapt(
+    runner: Runner, *, concurrency: int, memo_inline_limit: int | None = MEMO_INLINE_LIMIT
+) -> CallRunner:
     """One way to call any runner.
 
     Raises:
@@ -58,7 +61,7 @@ def adapt(runner: Runner, *, concurrency: int) -> CallRunner:
         def call_async(
             queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
         ) -> tuple[Any, Awaitable[Any]]:
-            step = Step(queue, runs, claim, life, run_id, number)
+            step = Step(queue, runs, claim, life, run_id, number, memo_inline_limit)
             return step, run_async(step)
 
         return call_async
@@ -69,7 +72,7 @@ def adapt(runner: Runner, *, concurrency: int) -> CallRunner:
     def call_in_thread(
         queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
     ) -> tuple[Any, Awaitable[Any]]:
-        step = BlockingStep(queue, runs, claim, life, run_id, number)
+        step = BlockingStep(queue, runs, claim, life, run_id, number, memo_inline_limit)
         # A thread cannot be stopped: when the lease expires it is left alone, and what it
         # still does is refused.
         return step, anyio.to_thread.run_sync(

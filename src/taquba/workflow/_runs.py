@@ -1,4 +1,4 @@
-"""The records of runs: every statement on the `runs` and `memos` tables."""
+"""The records of runs: every statement on the `runs` table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taquba._checks import as_datetime, moment
 from taquba._msgpack import unpack
 from taquba.errors import InconsistentRunState, ReservedName
 from taquba.queue import CancelOutcome, JobState
+from taquba.workflow._clearing import Clearing
 from taquba.workflow._headers import life_of, own_headers
 from taquba.workflow._hooks import Hooks, StepTerms
 from taquba.workflow._queues import SEPARATOR, label, queue_of
@@ -120,6 +121,7 @@ class RunTable:
         self._name = queue_name
         # Lives are numbered over all queue names.
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
+        self._clearing = Clearing.of(queue)
         self._advanced: dict[str, tuple[int, str, int, None]] = {}
         self.signals = Signals(queue, queue_name)
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
@@ -352,7 +354,7 @@ class RunTable:
             " signal_key = NULL, signal = NULL WHERE life = ? AND status = 0",
             (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
         )
-        tx.execute("DELETE FROM memos WHERE life = ?", (life,))
+        self._clearing.clear(tx, life)
         tx.after_commit(lambda: self._ended(life))
 
     def _step_died(self, tx: QueueTransaction, job: Job) -> None:
@@ -474,19 +476,6 @@ class RunTable:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(run)
-
-    def put_memo(self, tx: QueueTransaction, life: int, step: int, key: str, value: bytes) -> None:
-        tx.execute(
-            "INSERT INTO memos (life, step, key, value) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (life, step, key) DO UPDATE SET value = excluded.value",
-            (life, step, key, value),
-        )
-
-    def memo(self, life: int, step: int, key: str) -> bytes | None:
-        rows: list[tuple[Any, ...]] = self._queue.peek(
-            "SELECT value FROM memos WHERE life = ? AND step = ? AND key = ?", (life, step, key)
-        )
-        return rows[0][0] if rows else None
 
 
 def _at(at_ms: int | None) -> datetime:

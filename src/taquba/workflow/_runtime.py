@@ -33,6 +33,7 @@ from taquba.workflow._engines import Engines
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
 from taquba.workflow._hook_delivery import HookDelivery
 from taquba.workflow._hooks import TerminalHook, TerminalHookFunction
+from taquba.workflow._memo import MEMO_INLINE_LIMIT
 from taquba.workflow._queues import hook_queue, queue_of
 from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
 from taquba.workflow._runner import Runner
@@ -90,6 +91,7 @@ class WorkflowRuntime:
         terminal_hook: TerminalHook | TerminalHookFunction | None = None,
         concurrency: int = 16,
         drain_timeout: Duration | None = None,
+        memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
         """Prepare a runtime.
 
@@ -111,6 +113,9 @@ class WorkflowRuntime:
             concurrency: Steps at the same time, at least 1, and as many calls of the hook.
             drain_timeout: How long leaving the block waits for steps under way, before they
                 are cancelled and given back. None: as long as they take.
+            memo_inline_limit: Memo values of more bytes than this, 0 to 16 MiB, are objects of
+                their own, and not part of the state; it may differ from one runtime to the next.
+                None: all are part of it, and have at most 16 MiB.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -125,7 +130,12 @@ class WorkflowRuntime:
         self._queue_name = queue_name
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
         self._registry = Registry(
-            queue_name, runner, workflows, terminal_hook, concurrency=concurrency
+            queue_name,
+            runner,
+            workflows,
+            terminal_hook,
+            concurrency=concurrency,
+            memo_inline_limit=memo_inline_limit,
         )
         self._drain_timeout = (
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, final
 
 from taquba.clock import Duration, seconds
 from taquba.queue import CancelToken, Effects
+from taquba.workflow._blocking_memo import BlockingMemo
 from taquba.workflow._headers import own_headers
-from taquba.workflow._memo import RUN_SCOPE, BlockingMemo, Memo
+from taquba.workflow._memo import MEMO_INLINE_LIMIT, RUN_SCOPE, Memo
 from taquba.workflow._queues import workflow_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,17 @@ class StepLease:
 class _StepBase:
     """One delivery of one step of a run."""
 
-    __slots__ = ("_claim", "_effects", "_life", "_queue", "_runs", "number", "run_id", "signal")
+    __slots__ = (
+        "_claim",
+        "_effects",
+        "_life",
+        "_memo_inline_limit",
+        "_queue",
+        "_runs",
+        "number",
+        "run_id",
+        "signal",
+    )
 
     run_id: str
     """The run."""
@@ -55,9 +66,17 @@ class _StepBase:
     it waited for none."""
 
     def __init__(
-        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+        self,
+        queue: Queue,
+        runs: RunTable,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
         self._queue = queue
+        self._memo_inline_limit = memo_inline_limit
         self._runs = runs
         self._claim = claim
         self._life = life
@@ -125,6 +144,9 @@ class _StepBase:
         """
         return self._claim.cancel_token
 
+    def _new_memo(self, scope: int) -> Memo:
+        return Memo(self._queue, self._claim, self._life, scope, self._memo_inline_limit)
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(run_id={self.run_id!r}, number={self.number}, "
@@ -139,9 +161,16 @@ class Step(_StepBase):
     __slots__ = ("_memo", "_run_memo")
 
     def __init__(
-        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+        self,
+        queue: Queue,
+        runs: RunTable,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
-        super().__init__(queue, runs, claim, life, run_id, number)
+        super().__init__(queue, runs, claim, life, run_id, number, memo_inline_limit)
         self._memo: Memo | None = None
         self._run_memo: Memo | None = None
 
@@ -149,14 +178,14 @@ class Step(_StepBase):
     def memo(self) -> Memo:
         """Values kept for this step, over all its attempts."""
         if self._memo is None:
-            self._memo = Memo(self._queue, self._runs, self._claim, self._life, self.number)
+            self._memo = self._new_memo(self.number)
         return self._memo
 
     @property
     def run_memo(self) -> Memo:
         """Values kept for the run, over all its steps."""
         if self._run_memo is None:
-            self._run_memo = Memo(self._queue, self._runs, self._claim, self._life, RUN_SCOPE)
+            self._run_memo = self._new_memo(RUN_SCOPE)
         return self._run_memo
 
 
@@ -175,8 +204,15 @@ class BlockingStep(_StepBase):
     """Values kept for the run, over all its steps."""
 
     def __init__(
-        self, queue: Queue, runs: RunTable, claim: Claim, life: int, run_id: str, number: int
+        self,
+        queue: Queue,
+        runs: RunTable,
+        claim: Claim,
+        life: int,
+        run_id: str,
+        number: int,
+        memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
-        super().__init__(queue, runs, claim, life, run_id, number)
-        self.memo = BlockingMemo(Memo(queue, runs, claim, life, number))
-        self.run_memo = BlockingMemo(Memo(queue, runs, claim, life, RUN_SCOPE))
+        super().__init__(queue, runs, claim, life, run_id, number, memo_inline_limit)
+        self.memo = BlockingMemo(self._new_memo(number))
+        self.run_memo = BlockingMemo(self._new_memo(RUN_SCOPE))

@@ -14,6 +14,7 @@ from datetime import datetime
 from taquba._checks import shown, whole, wrong_type
 from taquba.errors import InvalidArgument, InvalidType, UnknownWorkflow
 from taquba.workflow._hooks import Hook, TerminalHook, TerminalHookFunction, adapt_hook
+from taquba.workflow._memo import MAX_INLINE_MEMO_SIZE, MEMO_INLINE_LIMIT
 from taquba.workflow._queues import SEPARATOR, label, queue_of, workflow_of
 from taquba.workflow._runner import CallRunner, Runner, adapt
 
@@ -113,7 +114,14 @@ class Registry:
         terminal_hook: TerminalHook | TerminalHookFunction | None,
         *,
         concurrency: int,
+        memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
+        if memo_inline_limit is not None:
+            whole(memo_inline_limit, "memo_inline_limit", 0, MAX_INLINE_MEMO_SIZE)
+
+        def adapted(runner: Runner) -> CallRunner:
+            return adapt(runner, concurrency=concurrency, memo_inline_limit=memo_inline_limit)
+
         check_base(base)
         self._base = base
         self.calls: dict[str, CallRunner] = {}
@@ -126,7 +134,7 @@ class Registry:
             None if terminal_hook is None else adapt_hook(terminal_hook, concurrency=concurrency)
         )
         if runner is not None:
-            self._add(base, adapt(runner, concurrency=concurrency), 1)
+            self._add(base, adapted(runner), 1)
         if isinstance(workflows, (str, Workflow, Mapping)):
             raise InvalidType("workflows must be a list of Workflow(name, runner, …)")
         for each in workflows:
@@ -134,7 +142,7 @@ class Registry:
                 raise wrong_type("workflows must be a list of Workflow(name, runner, …)", each)
             name, revision = check_workflow(each.name, each.revision)
             weight = whole(each.weight, f"weight of workflow {name!r}", 1, _MOST_WEIGHT)
-            call = adapt(each.runner, concurrency=concurrency)
+            call = adapted(each.runner)
             self.newest[name] = revision
             self._add(queue_of(base, name, revision), call, weight)
             if isinstance(each.accepts, str):

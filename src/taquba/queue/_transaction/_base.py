@@ -135,8 +135,8 @@ class TransactionBase:
         if observer is not None:
             self._after.append(partial(observer.count, instrument, lane.number))
 
-    def _forget_payload(self, ref: str) -> None:
-        """The job that named this object is gone."""
+    def forget_value(self, ref: str) -> None:
+        """What named these objects is gone: delete them once that is durable."""
         self._after.append(partial(self._core.payloads.forget, ref))
 
     def _completes(self, seq: int, outcome: CompletionOutcome, job: Job) -> None:

@@ -11,6 +11,7 @@ from taquba.queue._columns import (
     MAX_ATTEMPTS,
     NEXT_CLAIMED,
     PAYLOAD,
+    PAYLOAD_REF,
     PRIORITY,
     SEQ,
     WIDTH,
@@ -20,7 +21,7 @@ from taquba.queue._flow import Flow
 from taquba.queue._leases import Lease
 from taquba.queue._records import Claim, Job
 from taquba.queue._transaction._base import CLAIMED, NOWHERE, PENDING
-from taquba.queue._transaction._enqueueing import INSERT_JOB, Enqueueing
+from taquba.queue._transaction._enqueueing import INSERT_JOB, INSERT_STORED, Enqueueing
 
 __all__ = ["Claiming", "Successor"]
 
@@ -29,6 +30,8 @@ _CLAIM_AND_DROP_KEY = (
     "UPDATE jobs SET state = 2, attempts = ?, claimed_at = ?, dedup_key = NULL WHERE seq = ?"
 )
 _NOTHING_MORE = (None,) * (WIDTH - PAYLOAD - 1)
+_UNTIL_REF = (None,) * (PAYLOAD_REF - PAYLOAD - 1)
+_BEHIND_REF = (None,) * (WIDTH - PAYLOAD_REF - 1)
 
 
 class Successor(NamedTuple):
@@ -39,6 +42,8 @@ class Successor(NamedTuple):
     job_id: str
     claim: Claim
     payload: bytes
+    ref: str | None
+    """The object that holds the payload."""
 
     def row(self, state: int, now_ms: int) -> tuple[Any, ...]:
         claimed = state == CLAIMED
@@ -157,11 +162,16 @@ class Claiming(Enqueueing):
         claims: list[Claim] = []
         for successor in taken:
             row = successor.row(CLAIMED, now_ms)
-            self.execute(INSERT_JOB, row)
+            more: tuple[Any, ...] = _NOTHING_MORE
+            if successor.ref is None:
+                self.execute(INSERT_JOB, row)
+            else:
+                self.execute(INSERT_STORED, (*row[:PAYLOAD], b"", successor.ref))
+                more = (*_UNTIL_REF, successor.ref, *_BEHIND_REF)
             self._moves.append((lane, NOWHERE, CLAIMED))
             lease = Lease(successor.seq, lane.number, lease_seconds, leases)
             self._claimed.append(lease)
-            claims.append(Claim(Job(row + _NOTHING_MORE, lane.name), lease))
+            claims.append(Claim(Job(row + more, lane.name), lease))
         if len(taken) < len(self._deferred):
             for successor in taken:
                 self._deferred.remove(successor)
@@ -172,5 +182,9 @@ class Claiming(Enqueueing):
     def _write_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
         for successor in deferred:
-            self.execute(INSERT_JOB, successor.row(PENDING, self._now_ms))
+            row = successor.row(PENDING, self._now_ms)
+            if successor.ref is None:
+                self.execute(INSERT_JOB, row)
+            else:
+                self.execute(INSERT_STORED, (*row[:PAYLOAD], b"", successor.ref))
             self._entered(successor.lane, NOWHERE, PENDING, None, None)

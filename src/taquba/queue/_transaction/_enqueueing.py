@@ -11,7 +11,7 @@ from taquba.queue._results import Enqueued
 from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._history import Recording
 
-__all__ = ["INSERT_JOB", "Enqueueing"]
+__all__ = ["INSERT_JOB", "INSERT_STORED", "Enqueueing"]
 
 _WAITING = (PENDING, SCHEDULED)
 INSERT_JOB = (

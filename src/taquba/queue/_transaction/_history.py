@@ -46,4 +46,4 @@ class Recording(TransactionBase):
         if history is not None:
             self.execute("DELETE FROM attempts WHERE seq = ?", (seq,))
         if payload_ref is not None:
-            self._forget_payload(payload_ref)
+            self.forget_value(payload_ref)

@@ -38,6 +38,7 @@ from taquba.queue._transaction._claiming import Claiming, Successor
 
 if TYPE_CHECKING:
     from taquba.clock import Duration
+    from taquba.queue._payloads import StoredValue
     from taquba.queue._transaction import QueueTransaction
 
 __all__ = ["Settling"]
@@ -66,12 +67,13 @@ class Settling(Claiming):
         *,
         delay: Duration | None = None,
         due_ms: int | None = None,
+        stored: StoredValue | None = None,
     ) -> str:
         """Acknowledge a job and enqueue its successor; returns the successor's id.
 
         The successor has the same queue, priority, headers and number of attempts, and
         waits behind what is pending already; or until a time, `delay` from now or `due_ms`
-        in the future.
+        in the future. With `stored`, its payload is that object.
 
         Raises:
             ClaimLost: The claim ended before.
@@ -79,11 +81,16 @@ class Settling(Claiming):
         row = claim.job._row
         lane = self._settle(claim)
         self._finish(lane, row)
+        ref = None
+        if stored is not None:
+            ref = stored.ref
+            stored.use(cast("QueueTransaction", self))
         if due_ms is None and delay is not None:
             due_ms = _validate.due_ms(None, delay, self._now_ms)
         if self._defer and due_ms is None and lane.flow is None and row[FLOW_KEY] is None:
             job_id = self._core.ids.next()
-            self._deferred.append(Successor(lane, self._core.take_seq(), job_id, claim, payload))
+            seq = self._core.take_seq()
+            self._deferred.append(Successor(lane, seq, job_id, claim, payload, ref))
             return job_id
         return self._insert(
             lane,
@@ -94,7 +101,8 @@ class Settling(Claiming):
             None,
             row[HEADERS],
             payload,
-            key=row[FLOW_KEY],
+            ref,
+            row[FLOW_KEY],
         )
 
     def release(self, claim: Claim) -> None:
