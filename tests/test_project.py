@@ -196,6 +196,7 @@ PUBLIC = {
         Attempt AttemptOutcome Dead Delivery Done Engine FailWith Failure failure_of Heartbeat
         JobView MAX_ERROR_LENGTH MAX_HISTORY MAX_TRACEBACK_LENGTH OnError Result Retry
         FailedSettlement RetryPolicy Work RateLimit FlowStatus MAX_CONCURRENCY_KEY_LENGTH
+        StoredValue
     """,
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail
@@ -206,6 +207,7 @@ PUBLIC = {
         Succeed TerminalStatus TransientError WorkflowRuntime
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
         TerminalHook TerminalHookFunction
+        MAX_INLINE_MEMO_SIZE MemoStats
     """,
     "taquba.stages": """
         BoundStage Call Stages stage
