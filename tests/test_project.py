@@ -148,6 +148,7 @@ CLOUD = ["adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "googl
         ("import taquba", [*CLOUD, "anyio", "apsw", "asyncio", "fsspec", "msgpack", "pydantic"]),
         ("from taquba import Queue", [*CLOUD, "fsspec", "pydantic", "ulid"]),
         ("from taquba.workflow import WorkflowRuntime", [*CLOUD, "fsspec", "pydantic", "ulid"]),
+        ("from taquba.webhooks import WebhookHook, verify", [*CLOUD, "fsspec", "httpx", "ulid"]),
     ],
 )
 def test_an_import_loads_nothing_that_is_not_needed_yet(
@@ -211,6 +212,10 @@ PUBLIC = {
     """,
     "taquba.stages": """
         BoundStage Call Stages stage
+    """,
+    "taquba.webhooks": """
+        DEFAULT_RETRY enqueue_webhook MAX_BODY_SIZE MAX_URL_LENGTH Secret sign Verified verify
+        WebhookDeliverer WebhookHook
     """,
     "taquba.testing": """
         FaultyStore HeldRequests LatencyStore ManualClock ObjectStoreConformance StoreRequest

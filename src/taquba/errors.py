@@ -37,6 +37,7 @@
     ├── RunFailed                  a run whose result was asked for did not succeed
     ├── EffectsSealed              staged after the step returned
     ├── SerializationError         a value cannot be encoded, or a stored one not decoded
+    ├── InvalidSignature           a webhook that was received is not to be trusted
     ├── MissingDependency          an extra is not installed
     ├── TransientError             raise it in a handler: try again, with backoff
     └── PermanentError             raise it in a handler: do not try again
@@ -67,6 +68,7 @@ __all__ = [
     "InvalidJobId",
     "InvalidQueueName",
     "InvalidRunId",
+    "InvalidSignature",
     "InvalidState",
     "InvalidType",
     "InvalidUrl",
@@ -339,6 +341,10 @@ class EffectsSealed(TaqubaError):
 
 class SerializationError(TaqubaError):
     """A value cannot be encoded, or a stored one not decoded."""
+
+
+class InvalidSignature(TaqubaError):
+    """A webhook that was received is not signed with the secret, or is too old."""
 
 
 class MissingDependency(TaqubaError, ImportError):
