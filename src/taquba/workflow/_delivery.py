@@ -29,7 +29,7 @@ from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
 from taquba.workflow._runs import ACTIVE, RunTable
-from taquba.workflow._signals import Given, check_signal_key, due_at
+from taquba.workflow._signal import Given, check_signal_key, due_at
 
 if TYPE_CHECKING:
     from taquba.queue import NewJob, Queue, QueueTransaction

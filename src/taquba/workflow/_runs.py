@@ -27,7 +27,8 @@ from taquba.workflow._records import (
     RunTermination,
     TerminalStatus,
 )
-from taquba.workflow._signals import FOR_EVER_MS, Signals
+from taquba.workflow._signal import FOR_EVER_MS
+from taquba.workflow._signals import Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ _COLUMNS = (
 )
 
 _ADVANCE = "UPDATE runs SET step = ?, job_id = ? WHERE life = ?"
-_ADVANCE_WAITED = _ADVANCE.replace("WHERE", ", signal_key = NULL, signal = NULL WHERE")
+_ADVANCE_WAITED = _ADVANCE.replace(
+    "WHERE", ", signal_key = NULL, signal = NULL, signal_sent = NULL WHERE"
+)
 _JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
 _MOST_REMEMBERED = 10_000
 """Jobs whose run is remembered; the others are looked up."""
@@ -123,7 +126,7 @@ class RunTable:
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
         self._clearing = Clearing.of(queue)
         self._advanced: dict[str, tuple[int, str, int, None]] = {}
-        self.signals = Signals(queue, queue_name)
+        self.signals = Signals(queue_name)
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._registries: list[Registry] = []
         self._hooked: set[str] = set()
@@ -351,7 +354,7 @@ class RunTable:
             self._notify(tx, life, status, step, error, kind, result)
         tx.execute(
             "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?,"
-            " signal_key = NULL, signal = NULL WHERE life = ? AND status = 0",
+            " signal_key = NULL, signal = NULL, signal_sent = NULL WHERE life = ? AND status = 0",
             (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
         )
         self._clearing.clear(tx, life)
@@ -392,6 +395,7 @@ class RunTable:
         if run is None or run.status != ACTIVE:
             return False
         step = self._terms_of(tx, run.job_id)
+        self.signals.give_back(tx, run.life)
         became = tx.cancel(run.job_id).outcome
         if became is CancelOutcome.REMOVED:
             self._advanced.pop(run.job_id, None)

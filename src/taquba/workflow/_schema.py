@@ -15,11 +15,12 @@ _RUNS_NEW_IN_2 = (
     "revision TEXT",
     "signal_key TEXT",
     "signal BLOB",
+    "signal_sent BLOB",
     "error_type TEXT",
     "result_ref TEXT",
 )
-"""What runs it, the key of the signal that its step waits for and the signal that it was given,
-and the object that holds a large result."""
+"""What runs it; the key of the signal that its step waits for, the signal that it was given, and
+how that was sent; and the object that holds a large result."""
 
 _RUNS_ENDED = "CREATE INDEX runs_ended ON runs (queue, ended_at) WHERE status > 0"
 _RUNS_WAITING = (
