@@ -28,7 +28,7 @@ def steps(count: int, *, memos: int = 0, effects: bool = False) -> object:
 
 
 async def test_a_run_alone_costs_one_write_a_step() -> None:
-    """Settle-and-claim: the end of a step and the claim of the next share a write."""
+    """REP-12, and settle-and-claim: the end of a step and the claim of the next share a write."""
     async with bed(steps(STEPS)) as t:
         before = t.store.writes
         await t.runtime.submit(b"x", run_id="r")

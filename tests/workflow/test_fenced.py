@@ -47,7 +47,7 @@ async def second(step: Step) -> Outcome:
 
 
 async def test_a_runtime_that_is_at_work() -> None:
-    """Its block is cancelled and raises Fenced; what it finished late does not count."""
+    """WRK-09: its block is cancelled and raises Fenced; what it finished late does not count."""
     store, clock = MemoryStore(), ManualClock()
     runner = Waiting()
     first = Process(store, runner, clock)

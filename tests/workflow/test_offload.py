@@ -8,7 +8,15 @@ from taquba import ManualClock, Queue
 from taquba.errors import InputMismatch
 from taquba.objectstore import MemoryStore
 from taquba.queue import PAYLOAD_PREFIX
-from taquba.workflow import Continue, Step, Succeed, TerminalStatus, WorkflowRuntime
+from taquba.workflow import (
+    Continue,
+    RunState,
+    RunStatus,
+    Step,
+    Succeed,
+    TerminalStatus,
+    WorkflowRuntime,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +50,25 @@ async def test_a_large_input_and_large_effects_are_objects_for_a_while() -> None
         assert await objects(store, clock) == 1
         claim = await queue.claim("other")
         assert claim is not None and claim.job.payload == LARGE + b"effect"
+
+
+async def test_a_large_input_that_is_gone() -> None:
+    """SUB-33: the run can still be asked for, and fails when it would be run."""
+    store, clock = MemoryStore(), ManualClock()
+
+    async def never(step: Step) -> Succeed:
+        raise AssertionError("there is nothing to give to it")
+
+    async with Queue.open(store, clock=clock, offload_payloads_above=64) as queue:
+        async with WorkflowRuntime(queue, None) as runtime:
+            await runtime.submit(LARGE, run_id="r")
+            await store.delete([info.key async for info in store.list(PAYLOAD_PREFIX)])
+            assert await runtime.status("r") == RunStatus("r", RunState.PENDING, 0)
+            assert not (await runtime.submit(LARGE, run_id="r")).created
+        async with WorkflowRuntime(queue, never) as runtime:
+            end = await runtime.wait("r")
+            assert end.termination.status is TerminalStatus.FAILED
+            assert end.termination.error is not None and "gone" in end.termination.error
 
 
 async def test_a_large_input_that_is_not_taken_leaves_no_object() -> None:

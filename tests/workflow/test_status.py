@@ -86,6 +86,33 @@ async def test_a_run_in_backoff_is_pending() -> None:
         assert await t.runtime.status("r") == RunStatus("r", RunState.PENDING, 0, due=due)
 
 
+async def test_cancelling_until_the_step_has_ended() -> None:
+    """STAT-05, also while nobody is there to end it."""
+    go = asyncio.Event()
+    began = asyncio.Event()
+
+    async def runner(step: Step) -> Outcome:
+        began.set()
+        await go.wait()
+        return Continue()
+
+    store, clock = MemoryStore(), ManualClock()
+    process = Process(store, runner, clock)
+    assert await process.opened()
+    await process.runtime.submit(b"", run_id="r")
+    await began.wait()
+    assert await process.runtime.cancel("r")
+    assert await process.runtime.status("r") == RunStatus("r", RunState.CANCELLING, 0)
+    await process.kill()
+    async with bed(None, store=store, clock=clock) as t:
+        assert await t.runtime.status("r") == RunStatus("r", RunState.CANCELLING, 0)
+    async with bed(runner, store=store, clock=clock) as t:
+        await t.settle()
+        status = await t.runtime.status("r")
+        assert status is not None and status.termination is not None
+        assert status.termination.status is TerminalStatus.CANCELLED
+
+
 async def test_an_ended_run_is_remembered() -> None:
     """STAT-07, STAT-16"""
     store, clock = MemoryStore(), ManualClock()

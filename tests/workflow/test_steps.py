@@ -493,7 +493,7 @@ async def test_a_lost_lease_cannot_be_extended() -> None:
 
 
 async def test_a_step_whose_lease_expires_on_its_last_attempt() -> None:
-    """T18, T19, STAT-19: the run ends in the same transaction, and waiters learn it."""
+    """STAT-19, T18 and T19: the run ends in the same transaction, and waiters learn it."""
 
     async def runner(step: Step) -> Outcome:
         await asyncio.Event().wait()

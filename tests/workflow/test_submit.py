@@ -11,6 +11,7 @@ import pytest
 from taquba import Effects, JobState, ManualClock
 from taquba.errors import (
     ConflictingEffects,
+    InconsistentRunState,
     InputMismatch,
     InvalidRunId,
     ReservedName,
@@ -344,6 +345,15 @@ async def test_only_step_0_waits_for_run_at() -> None:
         await t.runtime.submit(b"", run_id="r", run_at=at_ms(t.clock) + timedelta(hours=1))
         await t.end("r")
         assert at == [start + 3_600_000] * 3
+
+
+async def test_a_run_whose_job_is_gone_is_not_confirmed() -> None:
+    """SUB-34: nobody works on it, so that must not look like an active run."""
+    async with bed(None) as t:
+        run = await t.runtime.submit(b"in", run_id="r")
+        await t.queue.cancel(run.job_id)
+        with pytest.raises(InconsistentRunState, match="'r'"):
+            await t.runtime.submit(b"in", run_id="r")
 
 
 async def test_an_empty_input() -> None:

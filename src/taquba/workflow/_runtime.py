@@ -249,6 +249,8 @@ class WorkflowRuntime(Signalling):
         Raises:
             InputMismatch: The run is active and has another input or workflow; nothing was
                 written.
+            InconsistentRunState: The run is active, and its job was removed behind the runtime's
+                back.
             UnknownWorkflow: Runtimes of this process run workflows, and this is none of them.
             InvalidArgument: Something of the above is wrong; nothing was written.
             Fenced: Another process took the store over.
@@ -282,6 +284,7 @@ class WorkflowRuntime(Signalling):
         async with self._queue.committing(job, effects=effects) as tx:
             known = runs.by_id(name)
             if known is not None and known.status == ACTIVE:
+                runs.status(known)  # raises if nothing stands for it any more
                 submitted = Submitted(name, known.job_id, created=False)
             else:
                 job_id = tx.enqueue(job).job_id
