@@ -19,7 +19,6 @@ from taquba.workflow import (
     Fail,
     Outcome,
     RunState,
-    RunStatus,
     Step,
     Succeed,
     TerminalStatus,
@@ -72,7 +71,9 @@ async def test_a_crash_after_a_step_that_goes_on(stored: bool) -> None:
     async with bed(second, store=store, clock=clock) as t:
         await t.settle()
         assert second.calls == ([] if stored else [(0, 2)])
-        assert await t.runtime.status("r") == RunStatus("r", RunState.PENDING, 1)
+        status = await t.runtime.status("r")
+        assert status is not None
+        assert (status.state, status.current_step) == (RunState.PENDING, 1)
         stats = await t.queue.stats(STEPS)
         assert (stats.scheduled, stats.pending, stats.claimed) == (1, 0, 0)
         assert await t.queue.kv.get("ran/0") == b"1"
