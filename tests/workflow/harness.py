@@ -148,6 +148,7 @@ class Process:
         *,
         die_after: int | None = None,
         config: QueueConfig | None = None,
+        queue_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.store = GateStore(store, die_after=die_after)
@@ -158,13 +159,18 @@ class Process:
         self._runner = runner
         self._config = config or QueueConfig(jitter=False)
         self._options = options
+        self._queue_options = queue_options or {}
         self._opened = asyncio.Event()
         self._leave = asyncio.Event()
         self.task = asyncio.ensure_future(self._live())
 
     async def _live(self) -> None:
         async with Queue.open(
-            self.store, clock=self.clock, config=self._config, close_timeout=0
+            self.store,
+            clock=self.clock,
+            config=self._config,
+            close_timeout=0,
+            **self._queue_options,
         ) as self.queue:
             async with WorkflowRuntime(self.queue, self._runner, **self._options) as self.runtime:
                 self._opened.set()

@@ -25,6 +25,7 @@ from taquba.errors import (
 from taquba.logs import about
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, FailedSettlement, Settlement, failure_of
 from taquba.workflow._headers import HEADER_RUN_ID, life_of
+from taquba.workflow._large import store_large
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
@@ -32,7 +33,7 @@ from taquba.workflow._runs import ACTIVE, RunTable
 from taquba.workflow._signal import Given, check_signal_key, due_at
 
 if TYPE_CHECKING:
-    from taquba.queue import NewJob, Queue, QueueTransaction
+    from taquba.queue import NewJob, Queue, QueueTransaction, StoredValue
 
 __all__ = ["PERMANENT", "Delivery"]
 
@@ -82,6 +83,7 @@ class Delivery:
         if claim._lease.is_cancelled:
             return self._cancelled(claim, life)
         effects: Effects | None = None
+        stored: StoredValue | None = None
         try:
             call = self._calls[claim.job.queue]
             step, running = call(self._queue, self._runs, claim, life, run_id, number)
@@ -103,11 +105,16 @@ class Delivery:
                 told = self._runs.hooks.of_large_result(
                     claim.job, life, run_id, number, outcome.result
                 )
-            settlement = self._settle(claim, life, run_id, number, outcome, effects, given, told)
+            stored = await store_large(self._queue, outcome)
+            settlement = self._settle(
+                claim, life, run_id, number, outcome, effects, given, told, stored
+            )
             if told is not None:
                 return await self._queue.prepare(settlement, _with(effects, told))
             return settlement if effects is None else await self._queue.prepare(settlement, effects)
         except Exception as error:
+            if stored is not None:
+                stored.finish()
             return self._failed(claim, life, run_id, number, error)
         except BaseException:
             if given is not None and given.key is not None and self._queue.failure is None:
@@ -157,13 +164,16 @@ class Delivery:
         effects: Effects | None,
         given: Given | None,
         told: NewJob | None,
+        stored: StoredValue | None,
     ) -> Settlement:
         match outcome:
             case Continue(payload, after, key, timeout):
                 data = blob(payload, name="the payload of Continue", limit=MAX_PAYLOAD_SIZE)
                 delay = None if after is None else seconds(after, name="after")
                 if key is not None:
-                    return self._waiting(claim, life, run_id, number, outcome, data, effects)
+                    return self._waiting(
+                        claim, life, run_id, number, outcome, data, effects, stored
+                    )
                 if timeout is not None:
                     raise InvalidArgument(
                         "Continue(timeout=…) says how long to wait for a signal: name that with "
@@ -171,7 +181,7 @@ class Delivery:
                     )
 
                 def advance(tx: QueueTransaction) -> None:
-                    job_id = tx.succeed_with_next(claim, data, delay=delay)
+                    job_id = tx.succeed_with_next(claim, data, delay=delay, stored=stored)
                     self._runs.advance(
                         tx, life, run_id, number + 1, job_id, waited=given is not None
                     )
@@ -182,7 +192,13 @@ class Delivery:
                 if result is not None:
                     result = blob(result, name="the result of Succeed", limit=MAX_PAYLOAD_SIZE)
                 end = self._ending(
-                    claim, life, effects, TerminalStatus.SUCCEEDED, result=result, told=told
+                    claim,
+                    life,
+                    effects,
+                    TerminalStatus.SUCCEEDED,
+                    result=result,
+                    told=told,
+                    stored=stored,
                 )
                 return self._unless_cancelled(claim, life, end)
             case Fail(reason):
@@ -209,6 +225,7 @@ class Delivery:
         outcome: Continue,
         data: bytes,
         effects: Effects | None,
+        stored: StoredValue | None,
     ) -> Settlement:
         key = check_signal_key(outcome.signal)
         if outcome.after is not None:
@@ -230,7 +247,7 @@ class Delivery:
                 return
             signal = signals.take(tx, key, run_id)
             due_ms = None if signal is not None else due_at(tx.now_ms, timeout)
-            job_id = tx.succeed_with_next(claim, data, due_ms=due_ms)
+            job_id = tx.succeed_with_next(claim, data, due_ms=due_ms, stored=stored)
             signals.wait(tx, life, number + 1, job_id, key, signal)
             tx.apply(effects)
 
@@ -247,6 +264,7 @@ class Delivery:
         kind: ErrorKind | None = None,
         result: bytes | None = None,
         told: NewJob | None = None,
+        stored: StoredValue | None = None,
     ) -> Settlement:
         def end(tx: QueueTransaction) -> None:
             tx.ack(claim, effects)
@@ -259,6 +277,7 @@ class Delivery:
                 kind=kind,
                 result=result,
                 notification=told,
+                stored=stored,
             )
 
         return end

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from taquba.queue import CancelOutcome, JobState
 from taquba.workflow._clearing import Clearing
 from taquba.workflow._headers import life_of, own_headers
 from taquba.workflow._hooks import Hooks, StepTerms
+from taquba.workflow._large import fetch_result
 from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
     ErrorKind,
@@ -32,7 +33,7 @@ from taquba.workflow._signals import Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
-    from taquba.queue import Effects, Job, NewJob, Queue, QueueTransaction
+    from taquba.queue import Effects, Job, NewJob, Queue, QueueTransaction, StoredValue
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
 
@@ -62,7 +63,7 @@ _STORED_KINDS = {kind: stored for stored, kind in _KINDS.items()}
 
 _COLUMNS = (
     "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers,"
-    " result, workflow, revision"
+    " result, workflow, revision, result_ref"
 )
 
 _ADVANCE = "UPDATE runs SET step = ?, job_id = ? WHERE life = ?"
@@ -91,6 +92,8 @@ class Run:
     result: bytes | None
     workflow: str | None
     revision: str | None
+    result_ref: str | None
+    """The object that holds the result."""
 
     def termination(self) -> RunTermination:
         return RunTermination(
@@ -219,6 +222,24 @@ class RunTable:
         [row] = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
         return Run(*row)
 
+    def has_life(self, life: int) -> bool:
+        """Whether there is a record of this life."""
+        return bool(self._queue.peek("SELECT 1 FROM runs WHERE life = ?", (life,)))
+
+    async def outcome(self, run: Run) -> RunOutcome | None:
+        """What an ended run came to; None if that has been forgotten meanwhile.
+
+        Raises:
+            PayloadMissing, CorruptStore: The object with its result is gone, or damaged.
+            StoreError: It could not be read.
+        """
+        if run.result_ref is not None and run.result is None:
+            result = await fetch_result(self._queue, self, run.life, run.result_ref)
+            if result is None:
+                return None
+            run = replace(run, result=result)
+        return run.outcome()
+
     def advanced_to(self, job_id: str) -> tuple[int, str, int, None] | None:
         """Life, run id and step number of a job that `advance` made the current one; no signal.
 
@@ -305,7 +326,12 @@ class RunTable:
         revision: str | None,
     ) -> None:
         """Begin a life; what is left of an earlier, ended one of the same id goes."""
-        tx.execute("DELETE FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id))
+        for (ref,) in tx.execute(
+            "DELETE FROM runs WHERE queue = ? AND run_id = ? RETURNING result_ref",
+            (self._name, run_id),
+        ).fetchall():
+            if ref is not None:
+                tx.forget_value(ref)
         tx.execute(
             "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
             " submitted_at, headers, workflow, revision)"
@@ -342,11 +368,12 @@ class RunTable:
         kind: ErrorKind | None = None,
         result: bytes | None = None,
         notification: NewJob | None = None,
+        stored: StoredValue | None = None,
     ) -> None:
         """End a life with this step's job, and tell those who wait for that, and the hooks.
 
         Its memos go with it: no later life could see them. The hooks' notification may have
-        been made before.
+        been made before, and the result may be stored as an object.
         """
         if notification is not None:
             tx.enqueue(notification)
@@ -354,11 +381,22 @@ class RunTable:
             self._notify(tx, life, status, step, error, kind, result)
         tx.execute(
             "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?,"
-            " signal_key = NULL, signal = NULL, signal_sent = NULL WHERE life = ? AND status = 0",
-            (int(_STORED[status]), tx.now_ms, error, _STORED_KINDS[kind], result, life),
+            " result_ref = ?, signal_key = NULL, signal = NULL, signal_sent = NULL"
+            " WHERE life = ? AND status = 0",
+            (
+                int(_STORED[status]),
+                tx.now_ms,
+                error,
+                _STORED_KINDS[kind],
+                result if stored is None else None,
+                None if stored is None else stored.ref,
+                life,
+            ),
         )
+        if stored is not None:
+            stored.use(tx)
         self._clearing.clear(tx, life)
-        tx.after_commit(lambda: self._ended(life))
+        tx.after_commit(lambda: self._ended(life, result))
 
     def _step_died(self, tx: QueueTransaction, job: Job) -> None:
         """The queue gave a step job up: its run ends in the same transaction."""
@@ -472,11 +510,11 @@ class RunTable:
         if not waiters:
             del self._waiters[life]
 
-    def _ended(self, life: int) -> None:
+    def _ended(self, life: int, result: bytes | None) -> None:
         """Give everybody who waits for this life the record as it is now: it can be replaced."""
         waiters = self._waiters.get(life)
         if waiters:
-            run = self.by_life(life)
+            run = replace(self.by_life(life), result=result)
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(run)

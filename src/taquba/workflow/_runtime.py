@@ -343,10 +343,22 @@ class WorkflowRuntime(Signalling):
         return status
 
     async def outcome(self, run_id: str) -> RunOutcome | None:
-        """What an ended run came to; None while it is active, or if the id is unknown."""
-        run = self._opened().by_id(check_run_id(run_id))
-        await self._queue.barrier()
-        return None if run is None or run.status == ACTIVE else run.outcome()
+        """What an ended run came to; None while it is active, or if the id is unknown.
+
+        Raises:
+            PayloadMissing, CorruptStore: The object that holds a large result is gone, or
+                damaged.
+            StoreError: It could not be read.
+        """
+        runs, name = self._opened(), check_run_id(run_id)
+        while True:
+            run = runs.by_id(name)
+            await self._queue.barrier()
+            if run is None or run.status == ACTIVE:
+                return None
+            outcome = await runs.outcome(run)
+            if outcome is not None:
+                return outcome
 
     async def wait(self, run_id: str, timeout: Duration | None = None) -> RunEnd:
         """Wait for the end of a run, and tell it. What it reports is durable.
@@ -360,18 +372,22 @@ class WorkflowRuntime(Signalling):
             TimeoutError: The run had not ended in time.
             Fenced: Another process took the store over.
             Closed: The runtime was closed meanwhile.
+            PayloadMissing, CorruptStore, StoreError: As for `outcome`.
         """
         runs = self._opened()
         name = check_run_id(run_id)
         limit = None if timeout is None else seconds(timeout, name="timeout")
-        run = runs.by_id(name)
-        if run is None:
-            raise RunNotFound(f"there is no run {name!r}: submit it first, or check the id")
-        if run.status == ACTIVE:
-            runs.status(run)  # raises if nobody can ever finish it
-            run = await self._wait_for_end(run, limit)
-        await self._queue.barrier()
-        return RunEnd(run.termination(), run.outcome())
+        while True:
+            run = runs.by_id(name)
+            if run is None:
+                raise RunNotFound(f"there is no run {name!r}: submit it first, or check the id")
+            if run.status == ACTIVE:
+                runs.status(run)  # raises if nobody can ever finish it
+                run = await self._wait_for_end(run, limit)
+            await self._queue.barrier()
+            outcome = await runs.outcome(run)
+            if outcome is not None:  # or else a new life has begun
+                return RunEnd(run.termination(), outcome)
 
     async def unfinished(self) -> int:
         """How many runs have not ended."""
