@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from taquba import QueueConfig
 from taquba.errors import StoreUnavailable
 from taquba.queue import QueueTransaction
 from taquba.queue._core import Lane
 from taquba.queue._flow import Flow
+from taquba.queue._held import Held
 from taquba.queue._leases import Lease
 from taquba.queue._payloads import Payloads
 from taquba.queue._rate import TokenBucket
@@ -181,12 +183,15 @@ def payloads_go_before_their_jobs(patch: Patch) -> None:
 
 @fault("over_a_limit", within=10, limits=Limits(per_key=1), concurrency=5)
 def keys_may_do_one_more(patch: Patch) -> None:
-    whole = Flow.is_saturated
+    whole = Flow.__init__
 
-    def late(self: Flow, key: str) -> bool:
-        return whole(self, key) and self._running[key] > self._per_key
+    def loose(self: Flow, config: QueueConfig) -> None:
+        whole(self, config)
+        if self.held is not None:
+            self._per_key += 1
+            self.held = Held(self._per_key, self._running)
 
-    patch(Flow, "is_saturated", late)
+    patch(Flow, "__init__", loose)
 
 
 @fault("over_a_limit", within=10, limits=Limits(running=2), concurrency=5)
