@@ -719,7 +719,8 @@ async def test_large_results_are_objects_of_their_own_for_a_while() -> None:
         while claim := await t.queue.claim("mail"):
             await t.queue.ack(claim)
         await settle(clock)
-        assert [info async for info in store.list(PAYLOAD_PREFIX)] == []
+        # What is left are the results themselves, as `outcome` tells them.
+        assert len([info async for info in store.list(PAYLOAD_PREFIX)]) == 2
     assert [o.result for o in told.outcomes] == [large, bytes(300_000)]
 
 
