@@ -28,9 +28,13 @@ class IdFactory:
         self._prefix = ""
         self._counter = _COUNTER_END
 
-    def next(self) -> str:
-        """The next id: later in sort order than every id made here before."""
-        now_ms = self._clock.now_ms()
+    def next(self, now_ms: int | None = None) -> str:
+        """The next id: later in sort order than every id made here before.
+
+        `now_ms` is what the clock says, if that was asked already.
+        """
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
         self._counter += 1
         if now_ms > self._last_ms or self._counter >= _COUNTER_END:
             self._start(max(now_ms, self._last_ms + 1))

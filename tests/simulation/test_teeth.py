@@ -347,7 +347,7 @@ def effects_are_left_out(patch: Patch) -> None:
 @fault("settled_by_another", "settled_after_its_end", within=20)
 def an_expired_lease_settles(patch: Patch) -> None:
     def trust(self: QueueTransaction, claim: Claim) -> Any:
-        self._ended.append(claim._lease)
+        self._ended[claim._lease] = None
         return self._core.lanes_by_number[claim._lease.queue_number]
 
     patch(QueueTransaction, "_settle", trust)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taquba.ids import IdFactory
@@ -145,14 +145,19 @@ class Core:
 
     def moved(self, lane: Lane, left: int, entered: int) -> None:
         """Count one job that went from a state to another; -1 stands for 'none'."""
-        counts = lane.counts
-        if left >= 0:
-            counts[left] -= 1
-        if entered >= 0:
-            counts[entered] += 1
-        if not lane.dirty:
-            lane.dirty = True
-            self._dirty.append(lane)
+        self.moved_all([(lane, left, entered)])
+
+    def moved_all(self, moves: Iterable[tuple[Lane, int, int]]) -> None:
+        """Count jobs that moved: of each its lane, the state that it left, and its new one."""
+        for lane, left, entered in moves:
+            counts = lane.counts
+            if left >= 0:
+                counts[left] -= 1
+            if entered >= 0:
+                counts[entered] += 1
+            if not lane.dirty:
+                lane.dirty = True
+                self._dirty.append(lane)
 
     def _load(self) -> None:
         rows = self.database.execute(

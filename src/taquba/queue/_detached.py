@@ -65,5 +65,5 @@ def detached_claim(
     row = tuple(stored.get(column) for column in JOB_COLUMNS.split(", "))
     leases = LeaseRegistry(clock)
     lease = _InertLease(1, 1, float("inf"), leases)
-    leases.add(lease)
+    leases.replace((), (lease,))
     return Claim(Job(row, _validate.queue_name(queue)), lease)

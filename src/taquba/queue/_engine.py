@@ -470,7 +470,8 @@ class Engine:
             running_job.reset(token)
             lease.holder = None
             expired = slot.cancelled
-            slot.uncancel()
+            if expired or slot.leaving:
+                slot.uncancel()
             if expired:
                 handler_ended(self._core, lease)
             elif self._bounded and lease.live:

@@ -44,6 +44,9 @@ SAFETY_MARGIN = 5.0
 """Seconds that `Lease.ensure_at_least` adds, so that there is time left to settle."""
 
 
+_NEVER = float("inf")
+
+
 class Holder(Protocol):
     """Who works on a job: it is stopped when the lease expires, and waited for."""
 
@@ -84,7 +87,7 @@ class Lease:
         self.seq = seq
         self.queue_number = queue_number
         self.duration = duration
-        self.expires_at = float("inf")
+        self.expires_at = _NEVER
         """On the clock's monotonic scale, in seconds; never, until the claim is durable."""
         self.registry = registry
         self.run_at: int | None = None
@@ -94,7 +97,7 @@ class Lease:
         """Who works on the job, while it does."""
         self.kept = False
         """Whether it lasts until its holder has ended (or `deadline`), without being renewed."""
-        self.deadline = float("inf")
+        self.deadline = _NEVER
         """When the attempt takes too long, however often the lease is extended."""
         self.timed_out = False
         """Whether it was `deadline` that ended it."""
@@ -108,13 +111,11 @@ class Lease:
 
     def start(self) -> None:
         """The claim is durable, so its holder can begin: the time runs from now."""
-        if self.expires_at == float("inf") and not self.kept:
-            self.expires_at = self.registry.clock.monotonic() + self.duration
-            self.registry.note_expiry(self.expires_at)
+        self.registry.start((self,))
 
     def suspend(self) -> None:
         """The claim's holder cannot begin yet: no time runs until `start`."""
-        self.expires_at = float("inf")
+        self.expires_at = _NEVER
 
     def renew(self, duration: float) -> None:
         """Let the lease end `duration` seconds from now; that can also shorten it."""
@@ -148,7 +149,7 @@ class Lease:
     def done(self) -> None:
         """The holder has ended in time: what it says counts, whenever the store takes it."""
         self.kept = False
-        self.expires_at = self.deadline = float("inf")
+        self.expires_at = self.deadline = _NEVER
 
     def request_cancel(self) -> None:
         """Cancellation of the job was asked for: from now on the lease is not extended."""
@@ -190,7 +191,7 @@ class LeaseRegistry:
         self.changed = asyncio.Event()
         self.on_renewed: Callable[[int], None] | None = None
         """Told the number of the queue, when a holder moved an expiry."""
-        self._earliest = float("inf")
+        self._earliest = _NEVER
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -201,27 +202,39 @@ class LeaseRegistry:
     def get(self, seq: int) -> Lease | None:
         return self._leases.get(seq)
 
-    def add(self, lease: Lease) -> None:
-        lease.live = True
-        self._leases[lease.seq] = lease
-        self.note_expiry(lease.expires_at)
+    def start(self, leases: Iterable[Lease]) -> None:
+        """Start each of these leases."""
+        now = self.clock.monotonic()
+        earliest = _NEVER
+        for lease in leases:
+            if lease.expires_at == _NEVER and not lease.kept:
+                lease.expires_at = now + lease.duration
+                if lease.expires_at < earliest:
+                    earliest = lease.expires_at
+        self.note_expiry(earliest)
+
+    def replace(self, ended: Iterable[Lease], added: Iterable[Lease]) -> None:
+        """End some leases, and add others, which have not started."""
+        leases = self._leases
+        for lease in ended:
+            lease.live = False
+            if leases.get(lease.seq) is lease:
+                del leases[lease.seq]
+            elif self.overdue.get(lease.seq) is lease:
+                del self.overdue[lease.seq]
+        for lease in added:
+            lease.live = True
+            leases[lease.seq] = lease
 
     def holders(self) -> list[Holder]:
         """All who work on a job now."""
         return [lease.holder for lease in self._leases.values() if lease.holder is not None]
 
-    def end(self, lease: Lease) -> None:
-        lease.live = False
-        if self._leases.get(lease.seq) is lease:
-            del self._leases[lease.seq]
-        elif self.overdue.get(lease.seq) is lease:
-            del self.overdue[lease.seq]
-
     def expire(self, lease: Lease, holder: Holder) -> None:
         """End a lease whose holder has yet to stop."""
         now = self.clock.monotonic()
         lease.timed_out = lease.deadline <= now
-        self.end(lease)
+        self.replace((lease,), ())
         self.overdue[lease.seq] = lease
         lease.expires_at = now + holder.grace
         self.note_expiry(lease.expires_at)
@@ -241,8 +254,8 @@ class LeaseRegistry:
     def earliest(self) -> float | None:
         """The first expiry, or None without leases. Also what `changed` compares with from now."""
         self.changed.clear()
-        self._earliest = min((x.expires_at for x in self._all()), default=float("inf"))
-        return None if self._earliest == float("inf") else self._earliest
+        self._earliest = min((x.expires_at for x in self._all()), default=_NEVER)
+        return None if self._earliest == _NEVER else self._earliest
 
     def due(self, now: float) -> list[Lease]:
         """Leases that expired, or whose holders have had their grace, soonest first."""

@@ -355,7 +355,7 @@ class RunTable:
         if len(self._advanced) >= _MOST_REMEMBERED:
             self._advanced.clear()
         self._advanced[job_id] = (life, run_id, step, None)
-        tx.execute(_ADVANCE_WAITED if waited else _ADVANCE, (step, job_id, life))
+        tx._write(_ADVANCE_WAITED if waited else _ADVANCE, (step, job_id, life))
 
     def end(
         self,

@@ -42,6 +42,7 @@ class TransactionBase:
         "_tx",
         "_undo",
         "_woken",
+        "_write",
         "execute",
     )
 
@@ -50,12 +51,13 @@ class TransactionBase:
         self._tx: Transaction = core.database.transaction()
         self._moves: list[tuple[Lane, int, int]] = []
         self._claimed: list[Lease] = []
-        self._ended: list[Lease] = []
+        self._ended: dict[Lease, None] = {}
         self._woken: list[Lane] = []
         self._undo: list[Any] = []  # functions, each with its two arguments behind it
         self._after: list[Callable[[], None]] = []
         self._stored: dict[int, str] | None = None
         self._now_ms = core.clock.now_ms()
+        self._write: Execute = self._tx.write
         self.execute: Execute = self._tx.execute
         """Run SQL on tables that are the caller's own, in the same transaction."""
 
@@ -65,7 +67,9 @@ class TransactionBase:
         return self._now_ms
 
     def __enter__(self: _T) -> _T:
-        self.execute = self._tx.__enter__().execute
+        tx = self._tx.__enter__()
+        self.execute = tx.execute
+        self._write = tx.write
         return self
 
     def __exit__(
@@ -89,14 +93,11 @@ class TransactionBase:
         if self._undo:
             self._undo.clear()
         core = self._core
-        for lane, left, entered in self._moves:
-            core.moved(lane, left, entered)
+        core.moved_all(self._moves)
         if core.observer is not None:
             core.observer.committed(self._moves)
-        for lease in self._ended:
-            core.leases.end(lease)
-        for lease in self._claimed:
-            core.leases.add(lease)
+        if self._ended or self._claimed:
+            core.leases.replace(self._ended, self._claimed)
         for lane in self._woken:
             for listener in lane.listeners:
                 listener()
@@ -116,8 +117,8 @@ class TransactionBase:
             Fenced: Another process took the store over, and the changes are lost.
         """
         await self._tx.durable()
-        for lease in self._claimed:
-            lease.start()
+        if self._claimed:
+            self._core.leases.start(self._claimed)
 
     async def confirmed(self) -> None:
         """As `durable`; when nothing was changed, return when what was found is durable.

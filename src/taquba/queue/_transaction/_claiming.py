@@ -107,13 +107,13 @@ class Claiming(Enqueueing):
         return self._take(lane, rows, lease_seconds)
 
     def _take(self, lane: Lane, rows: list[tuple[Any, ...]], lease_seconds: float) -> list[Claim]:
-        now_ms = self._now_ms
+        now_ms, write = self._now_ms, self._write
         leases = self._core.leases
         claims: list[Claim] = []
         for row in rows:
             seq = row[SEQ]
             update = _CLAIM if row[WIDTH] is None else _CLAIM_AND_DROP_KEY
-            self.execute(update, (row[ATTEMPTS], now_ms, seq))
+            write(update, (row[ATTEMPTS], now_ms, seq))
             self._moves.append((lane, PENDING, CLAIMED))
             lease = Lease(seq, lane.number, lease_seconds, leases)
             if row[CANCEL_REQUESTED]:
@@ -164,7 +164,7 @@ class Claiming(Enqueueing):
             row = successor.row(CLAIMED, now_ms)
             more: tuple[Any, ...] = _NOTHING_MORE
             if successor.ref is None:
-                self.execute(INSERT_JOB, row)
+                self._write(INSERT_JOB, row)
             else:
                 self.execute(INSERT_STORED, (*row[:PAYLOAD], b"", successor.ref))
                 more = (*_UNTIL_REF, successor.ref, *_BEHIND_REF)
@@ -184,7 +184,7 @@ class Claiming(Enqueueing):
         for successor in deferred:
             row = successor.row(PENDING, self._now_ms)
             if successor.ref is None:
-                self.execute(INSERT_JOB, row)
+                self._write(INSERT_JOB, row)
             else:
                 self.execute(INSERT_STORED, (*row[:PAYLOAD], b"", successor.ref))
             self._entered(successor.lane, NOWHERE, PENDING, None, None)

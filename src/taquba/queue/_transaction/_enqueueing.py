@@ -52,7 +52,7 @@ class Enqueueing(Recording):
         seq = self._core.next_seq
         job_id = self._insert(
             lane,
-            job.job_id or self._core.ids.next(),
+            job.job_id or self._core.ids.next(self._now_ms),
             config.default_priority if job.priority is None else job.priority,
             config.max_attempts if job.max_attempts is None else job.max_attempts,
             _validate.due_ms(job.run_at, job.delay, self._now_ms),
@@ -106,9 +106,9 @@ class Enqueueing(Recording):
             if key is not None:
                 self.execute("UPDATE jobs SET flow_key = ? WHERE seq = ?", (key, row[0]))
         elif key is None:
-            self.execute(INSERT_JOB, (*row, payload))
+            self._write(INSERT_JOB, (*row, payload))
         else:
-            self.execute(_INSERT_KEYED, (*row, payload, key))
+            self._write(_INSERT_KEYED, (*row, payload, key))
         self._entered(lane, NOWHERE, state, run_at, key)
         if held is not None and held.passed is not None and state == PENDING:
             held.arrived(key or "", priority, row[0])

@@ -88,13 +88,13 @@ class Settling(Claiming):
         if due_ms is None and delay is not None:
             due_ms = _validate.due_ms(None, delay, self._now_ms)
         if self._defer and due_ms is None and lane.flow is None and row[FLOW_KEY] is None:
-            job_id = self._core.ids.next()
+            job_id = self._core.ids.next(self._now_ms)
             seq = self._core.take_seq()
             self._deferred.append(Successor(lane, seq, job_id, claim, payload, ref))
             return job_id
         return self._insert(
             lane,
-            self._core.ids.next(),
+            self._core.ids.next(self._now_ms),
             row[PRIORITY],
             row[MAX_ATTEMPTS],
             due_ms,
@@ -219,7 +219,7 @@ class Settling(Claiming):
         """
         failure = Failure(error, "TimeoutError" if timed_out else None)
         row = self._get(lease.seq)
-        self._ended.append(lease)
+        self._ended[lease] = None
         lane = self._core.lanes_by_number[lease.queue_number]
         if lane.flow is not None:
             self._frees(lane, lane.flow, lease.seq)
@@ -258,7 +258,7 @@ class Settling(Claiming):
                 f"the claim on job {claim.job.id} has ended: it was settled, its lease expired, or "
                 "the job was given to another worker. Nothing of this settlement was applied"
             )
-        self._ended.append(lease)
+        self._ended[lease] = None
         lane = self._core.lanes_by_number[lease.queue_number]
         if lane.flow is not None:
             self._frees(lane, lane.flow, lease.seq)
@@ -268,7 +268,7 @@ class Settling(Claiming):
         if self._core.watched:
             self._note_end(lane, row, CompletionOutcome.DONE)
         if lane.config.keep_done is None:
-            self.execute(_REMOVE_CLAIMED, (row[SEQ],))
+            self._write(_REMOVE_CLAIMED, (row[SEQ],))
             self._moves.append((lane, CLAIMED, DONE))
             if row[HISTORY] is not None or row[PAYLOAD_REF] is not None:
                 self._removed(row[SEQ], row[HISTORY], row[PAYLOAD_REF])
