@@ -204,7 +204,10 @@ async def test_the_queue_s_clock_is_the_one_it_was_given(world: World, queue: Qu
 async def test_a_backoff_of_other_queues_does_not_matter(world: World) -> None:
     """H17"""
     queue = await world.open(
-        queues={"slow": QueueConfig(backoff_base=60), "fast": QueueConfig(backoff_base=2)}
+        queues={
+            "slow": QueueConfig(backoff_base=60, jitter=False),
+            "fast": QueueConfig(backoff_base=2, jitter=False),
+        }
     )
     for name in ("slow", "fast"):
         await queue.enqueue(name, b"")
