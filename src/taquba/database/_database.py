@@ -277,6 +277,17 @@ class Database:
         if not self._journal.admitting:
             await self._journal.admit()
 
+    async def leisure(self) -> None:
+        """As `admit`, for what removes much and can wait: also while the state is being copied or
+        moved, since that would take longer turns to keep up with the changes.
+
+        Raises:
+            Fenced, Closed, CommitUnknown: The database stopped.
+        """
+        async with self._checkpointer.copying:
+            pass
+        await self.admit()
+
     def before_seal(self, callback: Callable[[], None]) -> None:
         """Call this before each seal; it may write rows with `execute`."""
         self._machine.before_seal.append(callback)

@@ -412,6 +412,14 @@ class Queue(Producing, Consuming, Managing):
         """Wait while more is waiting to be stored than may."""
         await self._core.database.admit()
 
+    async def leisure(self) -> None:
+        """As `ready`, for background work that removes much and can wait.
+
+        It also waits while a checkpoint is copied, or space is given back, which would have to
+        keep up with it.
+        """
+        await self._core.database.leisure()
+
     async def barrier(self) -> None:
         """Wait until everything that is visible now is durable."""
         await self._core.database.barrier()

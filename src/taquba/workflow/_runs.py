@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taquba._checks import as_datetime, moment
@@ -28,6 +29,7 @@ from taquba.workflow._records import (
     RunTermination,
     TerminalStatus,
 )
+from taquba.workflow._retention import Retention
 from taquba.workflow._signal import FOR_EVER_MS
 from taquba.workflow._signals import Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
@@ -132,6 +134,8 @@ class RunTable:
         self.signals = Signals(queue_name)
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._registries: list[Registry] = []
+        self.retention: Retention | None = None
+        """Told of runs that end, once a runtime has had a window."""
         self._hooked: set[str] = set()
         self.hooks = Hooks(queue, queue_name)
 
@@ -140,8 +144,11 @@ class RunTable:
         """The table of this name, and no second one."""
         return queue.shared(f"workflow.runs:{queue_name}", lambda: cls(queue, queue_name))
 
-    def enter(self, registry: Registry) -> None:
-        """A runtime begins to use this table: from now on, no step dies unnoticed."""
+    def enter(self, registry: Registry, window: float | None) -> None:
+        """A runtime begins to use this table: from now on, no step dies unnoticed.
+
+        Runs are forgotten `window` seconds after their end.
+        """
         self._registries.append(registry)
         self.hooks.enter(registry.hook, has_runner=bool(registry.calls))
         for queue in (self._name, *registry.calls):
@@ -161,9 +168,14 @@ class RunTable:
                 for life, error, cancelled, *terms in dead:
                     step = StepTerms(*terms)
                     self._end_dead(tx, life, step, error or _JOB_GONE, cancelled=bool(cancelled))
+        if window is not None:
+            self.retention = Retention.of(self._queue)
+            self.retention.begin(self._name, window)
 
-    def leave(self, registry: Registry) -> None:
+    def leave(self, registry: Registry, window: float | None) -> None:
         """A runtime has ended its use."""
+        if window is not None and self.retention is not None:
+            self.retention.end(self._name, window)
         self._registries.remove(registry)
         self.hooks.leave(registry.hook, has_runner=bool(registry.calls))
         if not self._registries:
@@ -397,6 +409,8 @@ class RunTable:
             stored.use(tx)
         self._clearing.clear(tx, life)
         tx.after_commit(lambda: self._ended(life, result))
+        if self.retention is not None:
+            tx.after_commit(partial(self.retention.run_ended, self._name, tx.now_ms))
 
     def _step_died(self, tx: QueueTransaction, job: Job) -> None:
         """The queue gave a step job up: its run ends in the same transaction."""
@@ -527,5 +541,9 @@ def _at(at_ms: int | None) -> datetime:
 
 
 def _unused_lives(queue: Queue) -> Iterator[int]:
-    [(last,)] = queue.peek("SELECT max(life) FROM runs")
-    return itertools.count((last or 0) + 1)
+    # What is left of a life may outlast its run.
+    [(last,)] = queue.peek(
+        "SELECT max(coalesce((SELECT max(life) FROM runs), 0),"
+        " coalesce((SELECT max(life) FROM ended_lives), 0))"
+    )
+    return itertools.count(last + 1)

@@ -92,6 +92,7 @@ class WorkflowRuntime(Signalling):
         concurrency: int = 16,
         drain_timeout: Duration | None = None,
         memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
+        retention: Duration | None = None,
     ) -> None:
         """Prepare a runtime.
 
@@ -116,6 +117,8 @@ class WorkflowRuntime(Signalling):
             memo_inline_limit: Memo values of more bytes than this, 0 to 16 MiB, are objects of
                 their own, and not part of the state; it may differ from one runtime to the next.
                 None: all are part of it, and have at most 16 MiB.
+            retention: Runs are forgotten this long after their end, with all that belongs to
+                them; also those that ended before this was said. None: they are kept.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -140,6 +143,7 @@ class WorkflowRuntime(Signalling):
         self._drain_timeout = (
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
+        self._retention = None if retention is None else seconds(retention, name="retention")
         self._ids = IdFactory(queue.clock)
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
@@ -155,7 +159,7 @@ class WorkflowRuntime(Signalling):
         await self._queue.ready()
         await self._queue.add_tables(WORKFLOW_SCHEMA)
         runs = RunTable.of(self._queue, self._queue_name)
-        runs.enter(self._registry)
+        runs.enter(self._registry, self._retention)
         self._runs = runs
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -206,7 +210,7 @@ class WorkflowRuntime(Signalling):
             raise failure from failure.__cause__
         finally:
             self._left = True
-            self._opened().leave(self._registry)
+            self._opened().leave(self._registry, self._retention)
             self._fail_waiters(
                 Closed(
                     "the runtime was closed while this was waiting; the run is safe, and goes on "

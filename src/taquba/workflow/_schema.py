@@ -22,7 +22,10 @@ _RUNS_NEW_IN_2 = (
 """What runs it; the key of the signal that its step waits for, the signal that it was given, and
 how that was sent; and the object that holds a large result."""
 
-_RUNS_ENDED = "CREATE INDEX runs_ended ON runs (queue, ended_at) WHERE status > 0"
+_RUNS_BY_STATUS = "CREATE INDEX runs_by_status ON runs (queue, status, life)"
+"""Runs in the order of their submission: those that go on, and those that ended in some way."""
+_RUNS_ENDED = "CREATE INDEX runs_ended ON runs (queue, ended_at, life) WHERE status > 0"
+"""Runs in the order of their ends."""
 _RUNS_WAITING = (
     "CREATE UNIQUE INDEX runs_waiting ON runs (queue, signal_key)"
     " WHERE signal_key IS NOT NULL AND signal IS NULL"
@@ -100,7 +103,7 @@ WORKFLOW_SCHEMA = SchemaModule(
             {", ".join(_RUNS_NEW_IN_2)}
         )""",
         "CREATE UNIQUE INDEX runs_by_id ON runs (queue, run_id)",
-        "CREATE INDEX runs_active ON runs (queue, life) WHERE status = 0",
+        _RUNS_BY_STATUS,
         _RUNS_ENDED,
         _RUNS_WAITING,
         _RUNS_STORED,
@@ -123,6 +126,8 @@ WORKFLOW_SCHEMA = SchemaModule(
         1: (
             *(f"ALTER TABLE runs ADD COLUMN {column}" for column in _RUNS_NEW_IN_2),
             "ALTER TABLE memos ADD COLUMN ref TEXT",
+            "DROP INDEX runs_active",
+            _RUNS_BY_STATUS,
             _RUNS_ENDED,
             _RUNS_WAITING,
             _RUNS_STORED,
