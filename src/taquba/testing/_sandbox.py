@@ -6,9 +6,10 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 from taquba._checks import shown, whole, wrong_type
 from taquba.clock import Duration, ManualClock, seconds
@@ -20,7 +21,7 @@ from taquba.testing._crash_points import CrashPlan, CrashPoint
 from taquba.testing._gate import Gate, for_ever
 from taquba.testing._process import Process
 from taquba.tracing import Operation
-from taquba.workflow import WorkflowRuntime
+from taquba.workflow import Workflow, WorkflowRuntime
 
 if TYPE_CHECKING:
     from taquba.queue import Handler
@@ -90,7 +91,8 @@ class Sandbox:
             clock: The clock; a new one by default.
             config: How queues treat their jobs. By default, retries have no jitter, so that
                 a test knows when they come.
-            runtime_options: Further options of `WorkflowRuntime`.
+            runtime_options: Further options of `WorkflowRuntime`, such as ``workflows``. With
+                some, there is a runtime without a `runner`, too.
             queue_options: Further options of `Queue.open`.
             patience: Real time that a thread or a socket may take which a handler waits for.
                 0: those are not waited for.
@@ -186,9 +188,18 @@ class Sandbox:
 
     def _parts(self, queue: Queue, plan: CrashPlan) -> list[AbstractAsyncContextManager[object]]:
         parts: list[AbstractAsyncContextManager[object]] = []
-        if self._runner is not None:
-            runner = plan.wrap(self._runner)
-            parts.append(WorkflowRuntime(queue, runner, **self._runtime_options))
+        if self._runner is not None or self._runtime_options:
+            runner = None if self._runner is None else plan.wrap(self._runner)
+            options = dict(self._runtime_options)
+            workflows = options.get("workflows")
+            if isinstance(workflows, Sequence):
+                options["workflows"] = [
+                    replace(each, runner=plan.wrap(each.runner))
+                    if isinstance(each, Workflow)
+                    else each
+                    for each in cast("Sequence[object]", workflows)
+                ]
+            parts.append(WorkflowRuntime(queue, runner, **options))
         for name, handler in self._workers.items():
             parts.append(queue.worker(name, plan.wrap(handler)))
         parts += [part(queue) for part in self._beside]
@@ -437,11 +448,19 @@ class Sandbox:
         await process.task
         process.kill("when it was stopped")
 
-    async def reopen(self, runner: Runner | None = _SAME) -> None:
+    async def reopen(
+        self,
+        runner: Runner | None = _SAME,
+        *,
+        runtime_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Start a new process on the same store, with what was durable. A living one crashes.
+
+        When this returns, the new process has done what was due.
 
         Args:
             runner: Another runner, such as the next version of it. Default: the same.
+            runtime_options: Other options of `WorkflowRuntime`. Default: the same.
         """
         if self._process is None:
             raise InvalidState(
@@ -455,6 +474,8 @@ class Sandbox:
             await self._gone(self._process)
         if runner is not _SAME:
             self._runner = runner
+        if runtime_options is not None:
+            self._runtime_options = dict(runtime_options)
         await self._start()
 
     # -- what is told -----------------------------------------------------------------------
