@@ -21,6 +21,19 @@ T = TypeVar("T")
 _LOOK_AT_LOOP = 1.0
 """Seconds between looks of a waiting thread at whether there is still an event loop."""
 
+_one_at_a_time = threading.RLock()
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that waits for nothing."""
+    with _one_at_a_time:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        work.close()
+        raise AssertionError("a detached memo waited for something")
+
 
 @final
 class BlockingMemo:
@@ -32,9 +45,13 @@ class BlockingMemo:
 
     __slots__ = ("_locks", "_loop", "_memo")
 
-    def __init__(self, memo: Memo) -> None:
+    def __init__(self, memo: Memo, *, detached: bool = False) -> None:
+        """Args:
+        memo: Does the work.
+        detached: It stands on nothing that has to be waited for, so no event loop is needed.
+        """
         self._memo = memo
-        self._loop = asyncio.get_running_loop()
+        self._loop = None if detached else asyncio.get_running_loop()
         self._locks: dict[str, threading.RLock] = {}
 
     def stats(self) -> MemoStats:
@@ -52,14 +69,17 @@ class BlockingMemo:
     def _wait_for(
         self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **options: Any
     ) -> T:
-        if asyncio._get_running_loop() is self._loop:
+        loop = self._loop
+        if loop is None:
+            return _at_once(call(*arguments, **options))
+        if asyncio._get_running_loop() is loop:
             raise InvalidState(
                 "a BlockingMemo waits for the event loop, so it cannot be used on it: use it in "
                 "the runner's thread, or declare the runner with 'async def'"
             )
         waiting = call(*arguments, **options)
         try:
-            answer = asyncio.run_coroutine_threadsafe(waiting, self._loop)
+            answer = asyncio.run_coroutine_threadsafe(waiting, loop)
         except RuntimeError:
             waiting.close()
             raise self._loop_closed() from None
@@ -67,8 +87,15 @@ class BlockingMemo:
             concurrent.futures.wait((answer,), timeout=_LOOK_AT_LOOP)
             if answer.done():
                 return answer.result()
-            if self._loop.is_closed():
+            if loop.is_closed():
                 raise self._loop_closed()
+
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+        if self._loop is None:
+            function(*arguments)
+            return
+        with contextlib.suppress(RuntimeError):  # there is no loop any more
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _loop_closed(self) -> Closed:
         return Closed("the event loop has ended, and nothing can be stored any more")
@@ -88,8 +115,7 @@ class BlockingMemo:
                 try:
                     return codec.decode(stored)
                 except SerializationError as error:
-                    with contextlib.suppress(RuntimeError):  # there is no loop any more
-                        self._loop.call_soon_threadsafe(self._memo._undecodable, key, error)
+                    self._call(self._memo._undecodable, key, error)
             value = fn()
             if inspect.isawaitable(value):
                 if inspect.iscoroutine(value):

@@ -14,12 +14,12 @@ from taquba.queue._detached import detached_claim
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
 from taquba.workflow._queues import queue_of
 from taquba.workflow._schema import WORKFLOW_SCHEMA
-from taquba.workflow._signals import MAX_SIGNAL_SIZE
-from taquba.workflow._step import DETACHED_LIFE, BlockingStep, Step
+from taquba.workflow._signal import MAX_SIGNAL_SIZE
+from taquba.workflow._step import DETACHED_LIFE, StepBase
 
 __all__ = ["detached_step"]
 
-AnyStep = TypeVar("AnyStep", Step, BlockingStep)
+AnyStep = TypeVar("AnyStep", bound=StepBase)
 
 _MAX_NUMBER = 2**31
 
@@ -44,11 +44,11 @@ class _Store:
     """
 
     def __init__(self) -> None:
-        self._connection: apsw.Connection | None = None
+        self._connection: Any = None
         self._large: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
 
-    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> apsw.Cursor:
+    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
         if self._connection is None:
             self._connection = apsw.Connection(":memory:")
             for statement in WORKFLOW_SCHEMA.statements:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self, final
 
 from taquba.clock import Duration, seconds
 from taquba.queue import CancelToken, Effects
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from taquba.queue import Claim, Queue
     from taquba.workflow._runs import RunTable
 
-__all__ = ["BlockingStep", "Step", "StepLease"]
+__all__ = ["DETACHED_LIFE", "BlockingStep", "Step", "StepBase", "StepLease"]
+
+DETACHED_LIFE = 0
+"""Of steps that belong to no run; lives of runs begin with 1."""
 
 
 @final
@@ -42,7 +46,7 @@ class StepLease:
         return self._claim._lease.remaining()
 
 
-class _StepBase:
+class StepBase:
     """One delivery of one step of a run."""
 
     __slots__ = (
@@ -84,6 +88,54 @@ class _StepBase:
         self.run_id = run_id
         self.number = number
         self.signal = None
+
+    @classmethod
+    def detached(
+        cls,
+        payload: bytes = b"",
+        *,
+        number: int = 0,
+        attempt: int = 1,
+        max_attempts: int = 3,
+        signal: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        run_id: str = "detached",
+        workflow: str | None = None,
+        revision: str | None = None,
+    ) -> Self:
+        """A step that no runtime knows of, to call a runner with in a test.
+
+        Its memos keep what they are given, encoded as usual, for as long as the step is there.
+        Its lease never ends and can always be extended. Its effects are checked and can be
+        inspected, and nothing is done with them. `taquba.testing.request_cancel` fires its
+        token.
+
+        Raises:
+            InvalidType, InvalidArgument, InvalidRunId, ReservedName, ValueTooLarge: No runtime
+                could give a runner such a step.
+
+        Example:
+            >>> import asyncio
+            >>> from taquba.workflow import Outcome, Step, Succeed
+            >>> async def runner(step: Step) -> Outcome:
+            ...     return Succeed(await step.memo.memoized("text", step.payload.upper))
+            >>> asyncio.run(runner(Step.detached(b"hello")))
+            Succeed(result=b'HELLO')
+        """
+        from taquba.workflow._detached import detached_step
+
+        return detached_step(
+            cls,
+            payload,
+            number=number,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            signal=signal,
+            headers=headers,
+            run_id=run_id,
+            workflow=workflow,
+            revision=revision,
+        )
 
     @property
     def payload(self) -> bytes:
@@ -155,7 +207,7 @@ class _StepBase:
 
 
 @final
-class Step(_StepBase):
+class Step(StepBase):
     """One delivery of one step of a run, as an async runner sees it."""
 
     __slots__ = ("_memo", "_run_memo")
@@ -190,7 +242,7 @@ class Step(_StepBase):
 
 
 @final
-class BlockingStep(_StepBase):
+class BlockingStep(StepBase):
     """One delivery of one step of a run, as a runner that is an ordinary function sees it.
 
     Such a runner is called in a thread; `memo` and `run_memo` block it, not the event loop.
@@ -214,5 +266,6 @@ class BlockingStep(_StepBase):
         memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
     ) -> None:
         super().__init__(queue, runs, claim, life, run_id, number, memo_inline_limit)
-        self.memo = BlockingMemo(self._new_memo(number))
-        self.run_memo = BlockingMemo(self._new_memo(RUN_SCOPE))
+        detached = life == DETACHED_LIFE
+        self.memo = BlockingMemo(self._new_memo(number), detached=detached)
+        self.run_memo = BlockingMemo(self._new_memo(RUN_SCOPE), detached=detached)
