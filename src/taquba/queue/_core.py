@@ -29,13 +29,15 @@ __all__ = ["Core", "Lane", "OwnState", "logger"]
 
 logger = logging.getLogger("taquba.queue")
 
-DeadLetterHook = Callable[["QueueTransaction", "Job"], None]
+JobHook = Callable[["QueueTransaction", "Job"], None]
+"""Told of a job, in the transaction in which something became of it."""
 
 
 class Lane:
     """One named queue: its number in the tables, configuration, counters and listeners."""
 
     __slots__ = (
+        "abandoned_hook",
         "config",
         "counts",
         "dead_letter_hook",
@@ -63,7 +65,9 @@ class Lane:
         self.counts = [0] * len(JobState)
         self.dirty = False
         self.listeners: list[Callable[[], None]] = []
-        self.dead_letter_hook: DeadLetterHook | None = None
+        self.dead_letter_hook: JobHook | None = None
+        self.abandoned_hook: JobHook | None = None
+        """Told of jobs whose cancellation was requested, and whose claims ended unsettled."""
 
 
 class Core:

@@ -62,14 +62,16 @@ class _Finished(NamedTuple):
 class _Slot:
     """A task that works on one job after the other; holds the lease of the one it is at."""
 
-    __slots__ = ("_task", "cancelled", "engine", "grace", "leaving", "span")
+    __slots__ = ("_grace", "_task", "cancelled", "engine", "interrupted", "leaving", "span")
 
     def __init__(self, engine: Engine, task: asyncio.Task[Any], grace: float) -> None:
         self.engine = engine
         self._task = task
-        self.grace = grace
+        self._grace = grace
         self.cancelled = False
         """Since the lease expired."""
+        self.interrupted = False
+        """Cancelled, since that was requested for the job."""
         self.leaving = False
         """Cancelled, since the engine gives back what is under way."""
         self.span: object = None
@@ -79,8 +81,16 @@ class _Slot:
         self.cancelled = True
         self._task.cancel()
 
+    @property
+    def grace(self) -> float:
+        return 0.0 if self.interrupted else self._grace  # once is enough
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self._task.cancel()
+
     def leave(self) -> None:
-        if not self.leaving:
+        if not self.leaving and not self.interrupted:
             self.leaving = True
             self._task.cancel()
 
@@ -91,6 +101,9 @@ class _Slot:
             self._task.uncancel()
         if self.leaving:
             self.leaving = False
+            self._task.uncancel()
+        if self.interrupted:
+            self.interrupted = False
             self._task.uncancel()
 
 
@@ -457,7 +470,7 @@ class Engine:
                 return None
             if slot.leaving:
                 return lambda tx: tx.release(claim)
-            # Nobody cancelled this task: something inside the handler raised it by itself.
+            # It was interrupted; or something inside the handler raised it by itself.
             return self._on_error(claim, error)
         except BaseException as error:
             if _ends_process(error):

@@ -50,8 +50,14 @@ _NEVER = float("inf")
 class Holder(Protocol):
     """Who works on a job: it is stopped when the lease expires, and waited for."""
 
-    grace: float
-    """Seconds that it may take to stop, before its job is taken back all the same."""
+    @property
+    def grace(self) -> float:
+        """Seconds that it may take to stop, before its job is taken back all the same."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop, since cancellation was asked for; what it says then still counts."""
+        ...
 
     def cancel(self) -> None:
         """Stop; and call `handler_ended` then."""
@@ -72,6 +78,7 @@ class Lease:
         "duration",
         "expires_at",
         "holder",
+        "interruptible",
         "kept",
         "live",
         "queue_number",
@@ -95,6 +102,8 @@ class Lease:
         self.live = False
         self.holder: Holder | None = None
         """Who works on the job, while it does."""
+        self.interruptible = False
+        """Whether the holder is to be interrupted when cancellation is asked for."""
         self.kept = False
         """Whether it lasts until its holder has ended (or `deadline`), without being renewed."""
         self.deadline = _NEVER
@@ -159,6 +168,12 @@ class Lease:
             now = self.registry.clock.monotonic()
             self.expires_at = min(self.expires_at, now + self.duration)
             self.registry.note_expiry(self.expires_at)
+        if self.interruptible and self.holder is not None:
+            self.interruptible = False  # once
+            now = self.registry.clock.monotonic()
+            self.expires_at = min(self.expires_at, now + self.holder.grace)
+            self.registry.note_expiry(self.expires_at)
+            self.holder.interrupt()
 
     @property
     def is_cancelled(self) -> bool:

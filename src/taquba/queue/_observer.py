@@ -34,6 +34,7 @@ _MEANING: dict[tuple[int, int], tuple[m.Instrument, ...]] = {
     (_DEAD, _PENDING): (m.REQUEUED,),
     (_PENDING, _NOWHERE): (m.REMOVED,),
     (_SCHEDULED, _NOWHERE): (m.REMOVED,),
+    (_CLAIMED, _NOWHERE): (m.REMOVED,),
 }
 """What each move of a job counts as. Ways back from a claim are noted where they are made."""
 

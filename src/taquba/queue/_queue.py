@@ -25,7 +25,7 @@ from taquba.queue._calling import Handler
 from taquba.queue._calls import Committing
 from taquba.queue._config import MAX_PAYLOAD_SIZE, OFFLOAD_PAYLOADS_ABOVE, QueueConfig
 from taquba.queue._consuming import Consuming
-from taquba.queue._core import Core, DeadLetterHook, OwnState, logger
+from taquba.queue._core import Core, JobHook, OwnState, logger
 from taquba.queue._effects import Effects, NewJob
 from taquba.queue._engine import Engine, OnError, Settlement, Work
 from taquba.queue._flow_keys import mark_keys
@@ -435,6 +435,7 @@ class Queue(Producing, Consuming, Managing):
         *,
         concurrency: int = 1,
         on_error: OnError | None = None,
+        cancel_grace: float = 30.0,
     ) -> Engine:
         """What `worker` stands on, for layers above; call its `run`.
 
@@ -444,8 +445,16 @@ class Queue(Producing, Consuming, Managing):
             concurrency: Jobs at the same time.
             on_error: Says how to settle a claim whose work raised, or whose settlement
                 could not be applied. Default: as a failed attempt.
+            cancel_grace: Seconds that cancelled work may take to stop.
         """
-        return Engine(self._core, queues, work, concurrency=concurrency, on_error=on_error)
+        return Engine(
+            self._core,
+            queues,
+            work,
+            concurrency=concurrency,
+            on_error=on_error,
+            cancel_grace=cancel_grace,
+        )
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """Whatever a layer above keeps once per queue; made when it is first asked for."""
@@ -461,9 +470,17 @@ class Queue(Producing, Consuming, Managing):
         """
         self._background.add(step)
 
-    def set_dead_letter_hook(self, queue: str, hook: DeadLetterHook | None) -> None:
+    def set_dead_letter_hook(self, queue: str, hook: JobHook | None) -> None:
         """Be told, inside the transaction, of jobs that die without a worker's doing."""
         self._core.lane(_validate.queue_name(queue)).dead_letter_hook = hook
+
+    def set_abandoned_hook(self, queue: str, hook: JobHook | None) -> None:
+        """Be told, inside the transaction, of jobs whose cancellation was requested and whose
+        claims end without being settled: they are removed, and not delivered again.
+
+        Without a hook they go back to their queue like all others.
+        """
+        self._core.lane(_validate.queue_name(queue)).abandoned_hook = hook
 
     def on_failure(self, callback: Callable[[TaqubaError], None]) -> None:
         """Be told when the queue stops by itself, for example because it was fenced."""

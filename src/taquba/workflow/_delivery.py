@@ -31,6 +31,7 @@ from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
 from taquba.workflow._runs import ACTIVE, RunTable
 from taquba.workflow._signal import Given, check_signal_key, due_at
+from taquba.workflow._step import Step
 
 if TYPE_CHECKING:
     from taquba.queue import NewJob, Queue, QueueTransaction, StoredValue
@@ -67,10 +68,18 @@ class Delivery:
     step's effects.
     """
 
-    def __init__(self, queue: Queue, runs: RunTable, calls: Mapping[str, CallRunner]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        runs: RunTable,
+        calls: Mapping[str, CallRunner],
+        *,
+        interrupt: bool = False,
+    ) -> None:
         self._queue = queue
         self._runs = runs
         self._calls = calls
+        self._interrupt = interrupt
 
     async def deliver(self, claim: Claim) -> Settlement:
         """Run the step that this claim stands for, and say how to settle it."""
@@ -89,9 +98,12 @@ class Delivery:
             step, running = call(self._queue, self._runs, claim, life, run_id, number)
             if given is not None:
                 step.signal = given.payload
+            if self._interrupt and isinstance(step, Step):
+                claim._lease.interruptible = True
             try:
                 result = await running
             finally:
+                claim._lease.interruptible = False
                 effects = step._effects
                 if effects is None:
                     step._effects = _NO_EFFECTS
@@ -302,7 +314,7 @@ class Delivery:
         return lambda tx: self._end_cancelled(tx, claim, life)
 
     def _end_cancelled(self, tx: QueueTransaction, claim: Claim, life: int) -> None:
-        tx.ack(claim)
+        tx.remove(claim)
         self._runs.end(tx, life, TerminalStatus.CANCELLED, claim.job)
 
     def _failed(

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Engines"]
 
-_CANCEL_GRACE = 30.0
-"""Seconds in which work that is cancelled at the end may clean up."""
-
 
 class Engines:
     """What works on the jobs of one runtime, in its task group."""
 
-    def __init__(self, group: TaskGroup, clock: Clock, drain_timeout: float | None) -> None:
+    def __init__(
+        self, group: TaskGroup, clock: Clock, drain_timeout: float | None, cancel_grace: float
+    ) -> None:
         self._group = group
         self._clock = clock
         self._drain_timeout = drain_timeout
+        self._cancel_grace = cancel_grace
         self._engines: list[Engine] = []
 
     async def start(self, engine: Engine) -> None:
@@ -42,7 +42,7 @@ class Engines:
         if not await self._drained_within(timeout):
             for engine in self._engines:
                 engine.give_back()
-            await self._drained_within(_CANCEL_GRACE)
+            await self._drained_within(self._cancel_grace)
         # If something does not heed one cancellation: this one does not end.
         self._group.cancel_scope.cancel()
 

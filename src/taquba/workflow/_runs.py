@@ -181,12 +181,14 @@ class RunTable:
         if not self._registries:
             for queue in self._hooked:
                 self._queue.set_dead_letter_hook(queue, None)
+                self._queue.set_abandoned_hook(queue, None)
             self._hooked.clear()
 
     def _hook(self, queue: str) -> None:
         if queue not in self._hooked:
             self._hooked.add(queue)
             self._queue.set_dead_letter_hook(queue, self._step_died)
+            self._queue.set_abandoned_hook(queue, self._step_died)
 
     def choose(self, workflow: str | None, revision: str | None) -> tuple[str | None, str | None]:
         """The workflow and revision of a new run; see `choose`."""
@@ -413,7 +415,9 @@ class RunTable:
             tx.after_commit(partial(self.retention.run_ended, self._name, tx.now_ms))
 
     def _step_died(self, tx: QueueTransaction, job: Job) -> None:
-        """The queue gave a step job up: its run ends in the same transaction."""
+        """The queue gave a step job up, or dropped a cancelled one: its run ends in the same
+        transaction.
+        """
         life = life_of(job.headers)
         run = None if life is None else self.current_step(life)
         if life is not None and run is not None and run[1] == ACTIVE and run[3] == job.id:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import anyio
 
-from taquba._checks import blob, identifier, whole
+from taquba._checks import blob, identifier, shown, whole
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -93,6 +93,8 @@ class WorkflowRuntime(Signalling):
         drain_timeout: Duration | None = None,
         memo_inline_limit: int | None = MEMO_INLINE_LIMIT,
         retention: Duration | None = None,
+        on_cancel: Literal["cooperate", "interrupt"] = "cooperate",
+        cancel_grace: Duration = 30,
     ) -> None:
         """Prepare a runtime.
 
@@ -119,6 +121,13 @@ class WorkflowRuntime(Signalling):
                 None: all are part of it, and have at most 16 MiB.
             retention: Runs are forgotten this long after their end, with all that belongs to
                 them; also those that ended before this was said. None: they are kept.
+            on_cancel: What becomes of a running step when its run is cancelled. ``"cooperate"``:
+                its token fires, and it may heed that; if it does not, it runs until its lease
+                ends. ``"interrupt"``: it also gets `asyncio.CancelledError`, once, where it
+                waits. A function that runs in a thread cannot be interrupted: only its token
+                fires.
+            cancel_grace: How long a step that was cancelled, for that or any other reason, may
+                take to clean up, before what it does is not waited for any more.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -144,6 +153,12 @@ class WorkflowRuntime(Signalling):
             None if drain_timeout is None else seconds(drain_timeout, name="drain_timeout")
         )
         self._retention = None if retention is None else seconds(retention, name="retention")
+        if on_cancel not in ("cooperate", "interrupt"):
+            raise InvalidArgument(
+                f"on_cancel is {shown(on_cancel)}: give 'cooperate' or 'interrupt'"
+            )
+        self._interrupt = on_cancel == "interrupt"
+        self._cancel_grace = seconds(cancel_grace, name="cancel_grace")
         self._ids = IdFactory(queue.clock)
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
@@ -164,10 +179,12 @@ class WorkflowRuntime(Signalling):
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._queue.on_failure(self._queue_failed)
-        self._engines = Engines(self._group, self._queue.clock, self._drain_timeout)
+        self._engines = Engines(
+            self._group, self._queue.clock, self._drain_timeout, self._cancel_grace
+        )
         try:
             if self._registry.calls:
-                steps = Delivery(self._queue, runs, self._registry.calls)
+                steps = Delivery(self._queue, runs, self._registry.calls, interrupt=self._interrupt)
                 await self._begin(self._registry.weights, steps)
             if self._registry.hook is not None:
                 notifications = HookDelivery(self._queue, runs, self._registry.hook)
@@ -186,6 +203,7 @@ class WorkflowRuntime(Signalling):
             delivery.deliver,
             concurrency=self._concurrency,
             on_error=delivery.failed,
+            cancel_grace=self._cancel_grace,
         )
         await self._engines.start(engine)
 
@@ -308,9 +326,10 @@ class WorkflowRuntime(Signalling):
         """Cancel a run. When this returns true, the run ends as cancelled, whatever happens.
 
         A run whose step nobody works on (it is pending, delayed, or waits for a retry) has
-        ended when this returns. A step that is being run learns of it from `Step.cancel_token`;
-        when it has returned, the run has ended, and what it returned and staged is dropped,
-        unless it returned a `Cancel`: that keeps its reason and effects.
+        ended when this returns. A step that is being run learns of it from `Step.cancel_token`,
+        and is interrupted if `on_cancel` says so. When it has returned, or its lease ended, the
+        run has ended; what the step returned and staged is dropped, unless it returned a
+        `Cancel`: that keeps its reason and effects.
 
         Returns:
             Whether the run is cancelled, now or by an earlier call. False if it had ended, or

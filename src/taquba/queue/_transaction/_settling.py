@@ -12,6 +12,7 @@ from taquba.metrics import NACKED, REAPED, RELEASED
 from taquba.queue import _validate
 from taquba.queue._columns import (
     ATTEMPTS,
+    CANCEL_REQUESTED,
     ENDED_AT,
     FLOW_KEY,
     HEADERS,
@@ -33,7 +34,7 @@ from taquba.queue._leases import Lease
 from taquba.queue._records import AttemptOutcome, Claim, Job, JobState
 from taquba.queue._results import CompletionOutcome, Settled
 from taquba.queue._retry import RetryPolicy
-from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, PENDING, SCHEDULED
+from taquba.queue._transaction._base import CLAIMED, DEAD, DONE, NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._claiming import Claiming, Successor
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ class Settling(Claiming):
             ClaimLost: The claim ended before.
         """
         lane = self._settle(claim)
+        if lane.abandoned_hook is not None and claim._lease.is_cancelled:
+            self._abandon(lane, claim._lease.seq)
+            return
         row = claim.job._row
         state, due = PENDING, claim._lease.run_at
         if due is not None:  # it was claimed before it was due, by its id
@@ -130,6 +134,9 @@ class Settling(Claiming):
             ClaimLost: The claim ended before.
         """
         lane = self._settle(claim)
+        if lane.abandoned_hook is not None and claim._lease.is_cancelled:
+            self._abandon(lane, claim._lease.seq)
+            return
         row = claim.job._row
         run_at = max(self._now_ms + delay_ms, claim._lease.run_at or 0)
         self.execute(
@@ -225,6 +232,9 @@ class Settling(Claiming):
             self._frees(lane, lane.flow, lease.seq)
         if row is None or row[STATE] != CLAIMED:
             return
+        if row[CANCEL_REQUESTED] and lane.abandoned_hook is not None:
+            self._abandon(lane, lease.seq)
+            return
         if row[ATTEMPTS] >= row[MAX_ATTEMPTS]:
             self._bury(lane, row, failure)
             logger.warning(
@@ -249,6 +259,31 @@ class Settling(Claiming):
         )
         self._count(REAPED, lane)
         self._entered(lane, CLAIMED, PENDING, None, row[FLOW_KEY])
+
+    def remove(self, claim: Claim) -> None:
+        """The job's cancellation was requested, and its holder has stopped: remove it.
+
+        Raises:
+            ClaimLost: The claim ended before.
+        """
+        self._remove_claimed(self._settle(claim), claim._lease.seq)
+
+    def _abandon(self, lane: Lane, seq: int) -> None:
+        """A claim ended unsettled whose job's cancellation was requested: nobody wants it."""
+        job = self._remove_claimed(lane, seq)
+        assert lane.abandoned_hook is not None
+        lane.abandoned_hook(cast("QueueTransaction", self), job)
+
+    def _remove_claimed(self, lane: Lane, seq: int) -> Job:
+        row = self._get(seq)
+        assert row is not None
+        job = Job(tuple(row), lane.name)
+        self.execute(_REMOVE_CLAIMED, (seq,))
+        self._removed(seq, row[HISTORY], row[PAYLOAD_REF])
+        self._moves.append((lane, CLAIMED, NOWHERE))
+        if self._core.watched:
+            self._completes(seq, CompletionOutcome.CANCELLED, job)
+        return job
 
     def _settle(self, claim: Claim) -> Lane:
         """Check that the claim still holds its job, and end it."""
