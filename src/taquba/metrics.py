@@ -102,7 +102,7 @@ NACKED = _jobs("nacked", "Failed attempts after which the job is retried.")
 DEAD_LETTERED = _jobs("dead_lettered", "Jobs given up, for whatever reason.")
 REAPED = _jobs("reaped", "Jobs back on their queue because a lease expired.")
 REQUEUED = _jobs("requeued", "Dead jobs that were given a fresh start.")
-REMOVED = _jobs("removed", "Waiting jobs that were cancelled.")
+REMOVED = _jobs("removed", "Jobs that were cancelled.")
 RELEASED = _jobs("released", "Jobs given back untouched: the attempt does not count.")
 LEASES_EXPIRED = _new(
     "leases_expired_total", Kind.COUNTER, "{lease}", _QUEUE, "Leases, or times, that ran out."
