@@ -200,7 +200,7 @@ async def test_a_new_life_may_be_another_workflow() -> None:
 async def test_effects_cannot_enqueue_on_the_queue_of_a_workflow() -> None:
     async with bed(None) as t:
         for queue in ("workflow-steps", "workflow-steps@w", "workflow-steps@w@1"):
-            with pytest.raises(ReservedName, match="holds the steps"):
+            with pytest.raises(ReservedName, match="belongs to a workflow"):
                 await t.runtime.submit(b"", effects=Effects().enqueue(queue, b""))
         await t.runtime.submit(b"", effects=Effects().enqueue("workflow-steps2", b""))
 
