@@ -483,7 +483,7 @@ class Engine:
             running_job.reset(token)
             lease.holder = None
             expired = slot.cancelled
-            if expired or slot.leaving:
+            if expired or slot.leaving or slot.interrupted:
                 slot.uncancel()
             if expired:
                 handler_ended(self._core, lease)
