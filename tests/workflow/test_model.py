@@ -24,7 +24,7 @@ from taquba.objectstore import MemoryStore
 from taquba.workflow import Cancel, Continue, Fail, Outcome, Step, Succeed
 
 from .harness import Process, settle
-from .model import Act, Model, Script
+from .model import FOR_EVER_MS, Act, Model, Script
 
 CONFIG = QueueConfig(max_attempts=3, backoff_base=1, backoff_max=6, jitter=False)
 NAMES = ["a", "b", "c"]
@@ -34,10 +34,16 @@ acts = st.one_of(
     st.sampled_from(["continue", "continue", "busy", "busy", "succeed", "fail", "cancel"]).map(
         lambda kind: Act(kind)
     ),
-    st.just(Act("broken")),
+    st.sampled_from(["broken", "hang", "hang"]).map(lambda kind: Act(kind)),
     st.sampled_from(DELAYS).map(lambda ms: Act("later", ms)),
+    st.sampled_from([0, 1000, 60_000, FOR_EVER_MS, FOR_EVER_MS]).map(lambda ms: Act("signal", ms)),
 )
 scripts = st.lists(acts, max_size=7).map(tuple)
+WAITING: dict[str, Script] = {
+    "a": (Act("signal", FOR_EVER_MS), Act("busy"), Act("signal", FOR_EVER_MS), Act("hang")),
+    "b": (Act("signal", 1000), Act("busy"), Act("signal", 60_000), Act("signal", 1000)),
+    "c": (Act("hang"), Act("hang"), Act("succeed")),
+}
 
 
 class Runs(RuleBasedStateMachine):
@@ -60,28 +66,41 @@ class Runs(RuleBasedStateMachine):
         self.store, self.clock = MemoryStore(), ManualClock()
         self.start_ms = self.clock.now_ms()
         self.model = Model(backoff_base_ms=1000, backoff_max_ms=6000)
-        self.calls: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[str, int, int, bytes | None]] = []
+        self.signals = 0
         self.scripts: dict[str, tuple[Script, int]] = {}
         self.do(self._open())
 
     async def _open(self) -> None:
-        self.process = Process(self.store, self.run_step, self.clock, config=CONFIG)
+        self.process = Process(
+            self.store, self.run_step, self.clock, config=CONFIG, drain_timeout=0
+        )
         assert await self.process.opened()
         await settle(self.clock)
 
     async def run_step(self, step: Step) -> Outcome:
-        self.calls.append((step.run_id, step.number, step.attempt))
+        self.calls.append((step.run_id, step.number, step.attempt, step.signal))
         script, first = self.scripts[step.run_id]
-        done = sum(name == step.run_id for name, _, _ in self.calls) - first
+        done = sum(call[0] == step.run_id for call in self.calls) - first
         act = script[done - 1] if done <= len(script) else Act("succeed")
         counted = await step.memo.memoized("calls", lambda: step.attempt)
         assert counted == 1, "the first attempt's value is there for the later ones"
         step.effects.put(f"at/{step.run_id}", b"%d" % step.number)
+        if step.signal is not None:
+            step.effects.put(f"got/{step.signal.decode()}", step.run_id.encode())
         match act.kind:
             case "continue":
                 return Continue(json.dumps([step.number]).encode())
             case "later":
                 return Continue(after=timedelta(milliseconds=act.after_ms))
+            case "signal":
+                for_ever = act.after_ms == FOR_EVER_MS
+                timeout = None if for_ever else timedelta(milliseconds=act.after_ms)
+                return Continue(signal=step.run_id, timeout=timeout)
+            case "hang":
+                await step.cancel_token.wait()
+                step.effects.put(f"late/{step.run_id}", b"")
+                return Succeed(b"too late")
             case "succeed":
                 return Succeed(b"%d" % step.number)
             case "fail":
@@ -118,10 +137,30 @@ class Runs(RuleBasedStateMachine):
             got = "mismatch"
         assert got == expected
 
-    @rule(ms=st.sampled_from([1, 500, 1000, 2000, 2001, 10_000, 100_000]))
+    @rule(ms=st.sampled_from([100_000, 10_000, 1, 500, 1000, 2000, 2001]))
     def advance(self, ms: int) -> None:
         self.do(self.clock.advance(timedelta(milliseconds=ms)))
         self.model.advance_to(self.model.now_ms + ms)
+
+    @rule(name=st.sampled_from(NAMES[::-1]))
+    def cancel(self, name: str) -> None:
+        assert self.do(self.process.runtime.cancel(name)) == self.model.cancel(name)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(place=st.integers(0, 2), mode=st.sampled_from(["latest", "queue"]))
+    def signal(self, place: int, mode: Any) -> None:
+        waiting = [name for name, run in self.model.runs.items() if run.waiting]
+        name = [*waiting, *NAMES][place]
+        self.signals += 1
+        payload = b"%d" % self.signals
+        sent = self.do(self.process.runtime.signal(name, payload, mode=mode))
+        expected = self.model.signal(name, payload, latest=mode == "latest")
+        assert (sent.outcome.value, sent.replaced) == expected
+        assert sent.run_id == (name if expected[0] == "delivered" else None)
+
+    @rule(name=st.sampled_from(NAMES))
+    def clear(self, name: str) -> None:
+        assert self.do(self.process.runtime.clear_signal(name)) == self.model.clear(name)
 
     @rule(how=st.sampled_from(["kill", "leave", "take over"]), away_ms=st.sampled_from([0, 5000]))
     def restart(self, how: str, away_ms: int) -> None:
@@ -141,7 +180,7 @@ class Runs(RuleBasedStateMachine):
         self.do(stop())
         # What was due while nobody was there is done when somebody is there again.
         self.model.now_ms += away_ms
-        self.model.run_due()
+        self.model.restart(given_back=how == "leave")
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data())
@@ -198,7 +237,20 @@ class Runs(RuleBasedStateMachine):
         active = sum(run.ended is None for run in model.runs.values())
         assert await runtime.unfinished() == active
         stats = await queue.stats("workflow-steps")
-        assert (stats.pending, stats.claimed, stats.scheduled) == (0, 0, active)
+        hanging = sum(run.hangs for run in model.runs.values())
+        assert (stats.pending, stats.claimed, stats.scheduled) == (0, hanging, active - hanging)
+        waiting = {name for name, run in model.runs.items() if run.waiting}
+        assert waiting == {
+            name
+            for (name,) in queue.peek(
+                "SELECT run_id FROM runs JOIN jobs ON jobs.id = job_id WHERE signal IS NULL"
+                " AND signal_key IS NOT NULL AND jobs.state = 1 AND jobs.attempts = 0"
+            )
+        }
+        assert queue.peek("SELECT count(*) FROM signals") == [
+            (sum(len(kept) for kept in model.buffered.values()),)
+        ]
+        assert not (await queue.kv.scan("late/")).entries
         assert queue.peek("SELECT count(*) FROM runs") == [(len(model.runs),)]
         assert queue.peek(
             "SELECT count(*) FROM memos WHERE life NOT IN (SELECT life FROM runs WHERE status = 0)"
@@ -220,3 +272,21 @@ Runs.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestRuns = Runs.TestCase
+
+
+class WaitingRuns(Runs):
+    """Runs that wait for signals, or hang, from the beginning."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        for name, script in WAITING.items():
+            self.submit(name, b"one", script, 2, 0)
+
+    @rule(name=st.sampled_from(NAMES))
+    def submit_again(self, name: str) -> None:
+        self.submit(name, b"one", WAITING[name], 2, 0)
+
+
+WaitingRuns.TestCase.settings = Runs.TestCase.settings
+TestWaitingRuns = WaitingRuns.TestCase
