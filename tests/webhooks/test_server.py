@@ -25,7 +25,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.received: list[tuple[str, str, bytes]] = []
-        self.done = threading.Event()
+        self.cookies: list[str] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +42,8 @@ class Receiver:
                     return
                 self.send_response(status)
                 self.send_header("location", "/200")
+                self.send_header("set-cookie", "a=b; path=/")
+                receiver.cookies += [self.headers["cookie"]] if self.headers["cookie"] else []
                 self.send_header("content-length", "2")
                 self.end_headers()
                 self.wfile.write(b"ok")
@@ -103,6 +105,7 @@ async def test_deliveries_to_a_server(receiver: Receiver, monkeypatch: pytest.Mo
     tried = {
         key: sum(each[0] == job_id for each in receiver.received) for key, job_id in jobs.items()
     }
+    assert receiver.cookies == []
     assert tried == {"200": 1, "503": 2, "0": 2, "302": 1, "404": 1, "nowhere": 0}
     assert set(dead) == {jobs["302"], jobs["404"], jobs["nowhere"]}
     assert "ConnectError" in str(dead[jobs["nowhere"]])

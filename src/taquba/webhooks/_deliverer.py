@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
@@ -121,7 +122,7 @@ class WebhookDeliverer:
         )
 
     async def __aenter__(self) -> WebhookDeliverer:
-        self._client = self._given or self._httpx.AsyncClient()
+        self._client = self._given or self._own_client()
         try:
             await self._worker.__aenter__()
         except BaseException:
@@ -139,6 +140,13 @@ class WebhookDeliverer:
             return await self._worker.__aexit__(kind, error, trace)
         finally:
             await self._close()
+
+    def _own_client(self) -> httpx.AsyncClient:
+        # As many connections as there are requests; and receivers cannot leave cookies here.
+        limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        client = self._httpx.AsyncClient(limits=limits)
+        client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        return client
 
     async def _close(self) -> None:
         if self._client is not None and self._given is None:
