@@ -129,7 +129,7 @@ class Delivery:
                 stored.finish()
             return self._failed(claim, life, run_id, number, error)
         except BaseException:
-            if given is not None and given.key is not None and self._queue.failure is None:
+            if given is not None and given.key is not None and claim.is_live:
                 # The job is given back, as if this had not been an attempt of it.
                 with self._queue.transaction() as tx:
                     self._runs.signals.begun(tx, life)
