@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from taquba import ManualClock, Queue
-from taquba.errors import CommitUnknown, Fenced
 from taquba.objectstore import MemoryStore
 from taquba.workflow import (
     Continue,
@@ -494,19 +493,16 @@ async def _drive(process: Process, clock: ManualClock) -> bool:
             await process.runtime.signal("go", payload, signal_id=f"{number}", mode="queue")
         await process.runtime.wait("r")
 
-    try:
-        if not await process.opened():
-            return False
-        driving = asyncio.ensure_future(drive())
-        await asyncio.wait({driving, process.task}, return_when=asyncio.FIRST_COMPLETED)
-        if driving.done():
-            await driving
-            await process.leave()
-            return True
+    if not await process.opened():
+        await process.kill()
+        return False
+    driving = asyncio.ensure_future(drive())
+    await asyncio.wait({driving, process.task}, return_when=asyncio.FIRST_COMPLETED)
+    if process.store.dead.is_set():
         driving.cancel()
         await asyncio.gather(driving, return_exceptions=True)
-        return False
-    except (Fenced, CommitUnknown):
-        return False
-    finally:
         await process.kill()
+        return False
+    await driving
+    await process.leave()
+    return True
