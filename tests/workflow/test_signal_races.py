@@ -493,16 +493,17 @@ async def _drive(process: Process, clock: ManualClock) -> bool:
             await process.runtime.signal("go", payload, signal_id=f"{number}", mode="queue")
         await process.runtime.wait("r")
 
-    if not await process.opened():
-        await process.kill()
+    driving: asyncio.Future[None] | None = None
+    if await process.opened():
+        driving = asyncio.ensure_future(drive())
+        await asyncio.wait({driving, process.task}, return_when=asyncio.FIRST_COMPLETED)
+    if process.store.dead.is_set():  # the process is ending by itself
+        if driving is not None:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+        await asyncio.gather(process.task, return_exceptions=True)
         return False
-    driving = asyncio.ensure_future(drive())
-    await asyncio.wait({driving, process.task}, return_when=asyncio.FIRST_COMPLETED)
-    if process.store.dead.is_set():
-        driving.cancel()
-        await asyncio.gather(driving, return_exceptions=True)
-        await process.kill()
-        return False
+    assert driving is not None
     await driving
     await process.leave()
     return True
