@@ -39,6 +39,7 @@ EXPECTED = {
     "busy": {SUCCEEDED},
     "hang": {FAILED},
     "unwanted": {CANCELLED},
+    "asks": {CANCELLED},
     "twice": {SUCCEEDED},
 }
 
@@ -64,6 +65,8 @@ class World:
                 await asyncio.Event().wait()
             case "unwanted":
                 return Continue(after=3600)
+            case "asks":
+                return Continue(signal="answer")
             case _:
                 pass
         return Succeed() if step.number == 1 else Continue()
@@ -89,7 +92,8 @@ class World:
                 # Its notification has as many, and needs up to three.
                 attempts = 3 if name == "hang" else 9
                 await runtime.submit(b"", run_id=name, max_attempts=attempts)
-        await runtime.cancel("unwanted")
+        for name in ("unwanted", "asks"):
+            await runtime.cancel(name)
         for name in EXPECTED:
             await self.wait(process, name)
         if len([life for life in self.ended if life.startswith("twice ")]) == 1:

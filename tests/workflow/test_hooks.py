@@ -363,6 +363,19 @@ async def test_cancelling_a_run_whose_step_is_run() -> None:
     assert [(o.status, o.result) for o in told.outcomes] == [(TerminalStatus.CANCELLED, None)]
 
 
+async def test_a_step_that_is_interrupted() -> None:
+    """4.3, 10.1: told once, whatever becomes of the step."""
+    told = Told()
+    async with bed(runner, terminal_hook=told, on_cancel="interrupt") as t:
+        await t.runtime.submit(b"hang", run_id="r", priority=3)
+        await t.settle()
+        assert await t.runtime.cancel("r")
+        await t.end("r")
+        await t.settle()
+        assert await t.queue.read("SELECT count(*) FROM jobs") == [(0,)]
+    assert [(o.status, o.error) for o in told.outcomes] == [(TerminalStatus.CANCELLED, None)]
+
+
 async def test_effects_are_refused_when_the_hook_has_returned() -> None:
     """HOOK-09"""
     kept: list[Effects] = []
