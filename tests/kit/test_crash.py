@@ -90,6 +90,26 @@ async def test_the_next_step_does_not_begin_after_the_settlement() -> None:
         assert seen == [(0, 1), (1, 2), (2, 1)]  # the claim of step 1 was durable, too
 
 
+@pytest.mark.parametrize("run_id", ["a", "b", "c"])
+async def test_no_next_step_begins_after_the_settlement_of_several(run_id: str) -> None:
+    """Also if the task that has it is told before the one that ran the step."""
+    seen: list[tuple[str, int]] = []
+
+    async def runner(step: Step) -> Outcome:
+        seen.append((step.run_id, step.number))
+        return Continue(b"") if step.number == 0 else Succeed()
+
+    async with Sandbox(runner) as sandbox:
+        sandbox.crash_at("after_settlement", step=0, run_id=run_id)
+        async with asyncio.TaskGroup() as group:
+            for each in "abc":
+                group.create_task(sandbox.runtime.submit(b"", run_id=each))
+        await sandbox.run_until_idle()
+        assert sandbox.crashed
+        assert (run_id, 0) in seen
+        assert (run_id, 1) not in seen
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_points_of_a_worker(blocking: bool) -> None:
     seen: list[tuple[bytes, int]] = []
@@ -214,6 +234,30 @@ async def test_what_becomes_of_writes_that_were_in_flight(in_flight: Any) -> Non
             await putting
         await sandbox.advance(10)
         await sandbox.reopen()
+        assert await sandbox.queue.kv.get("a") == (b"1" if in_flight == "landed" else None)
+
+
+@pytest.mark.parametrize("in_flight", ["lost", "landed"])
+async def test_writes_in_flight_when_a_step_crashes_its_process(in_flight: Any) -> None:
+    clock = ManualClock()
+    store = LatencyStore(MemoryStore(), 1, clock=clock)
+    putting: list[asyncio.Future[Any]] = []
+
+    async def runner(step: Step) -> Outcome:
+        if step.attempt == 1:
+            putting.append(asyncio.ensure_future(sandbox.queue.kv.put("a", b"1")))
+            await clock.sleep(0.5)
+            await sandbox.crash(in_flight=in_flight)
+        return Succeed()
+
+    async with Sandbox(runner, store=store, clock=clock) as sandbox:
+        submitting = asyncio.ensure_future(sandbox.runtime.submit(b"", run_id="r"))
+        await sandbox.advance(30)
+        await submitting
+        assert sandbox.crashed
+        await asyncio.gather(*putting, return_exceptions=True)
+        await sandbox.reopen()
+        await sandbox.advance(30)
         assert await sandbox.queue.kv.get("a") == (b"1" if in_flight == "landed" else None)
 
 

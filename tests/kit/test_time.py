@@ -268,7 +268,7 @@ async def in_a_task_of_its_own() -> bool:
 
 
 async def within_a_timeout() -> bool:
-    return await asyncio.wait_for(in_an_executor(), 30)
+    return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, blocking), 30)
 
 
 async def by_a_real_sleep() -> bool:
@@ -278,7 +278,8 @@ async def by_a_real_sleep() -> bool:
 
 async def through_a_generator() -> bool:
     async def parts() -> AsyncIterator[bool]:
-        yield await asyncio.to_thread(blocking)
+        await asyncio.sleep(0.03)
+        yield True
 
     return [part async for part in parts()] == [True]
 
@@ -338,6 +339,13 @@ async def test_a_store_on_the_disk_is_waited_for(tmp_path: Any) -> None:
         await sandbox.runtime.submit(b"", run_id="r")
         await sandbox.advance(60)
         assert await sandbox.runtime.unfinished() == 0
+
+
+async def test_what_the_test_asks_of_a_store_on_the_disk_is_waited_for(tmp_path: Any) -> None:
+    async with Sandbox(store=LocalStore(tmp_path)) as sandbox:
+        putting = asyncio.ensure_future(sandbox.queue.kv.put("a", b"1"))
+        await sandbox.advance(0)
+        assert putting.done()
 
 
 async def test_a_store_that_is_slow_by_the_test_clock() -> None:
@@ -428,9 +436,10 @@ async def test_threads_need_not_be_waited_for() -> None:
         end.set()
 
 
-async def test_a_long_history_is_no_endless_loop() -> None:
+async def test_a_long_history_is_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """What gets something done may keep the event loop busy for long."""
-    steps = Steps(*[Continue(b"")] * 2_000, Succeed())
+    monkeypatch.setattr("taquba.clock._MOST_ROUNDS", 200)
+    steps = Steps(*[Continue(b"")] * 200, Succeed())
     async with steps.sandbox() as sandbox:
         await sandbox.runtime.submit(b"")
         await sandbox.run_until_idle()
@@ -498,7 +507,12 @@ async def test_a_sandbox_that_was_taken_over_says_so() -> None:
     with pytest.raises(Fenced):
         async with Sandbox(Steps(Succeed())) as sandbox:
             async with Queue.open(sandbox.store, clock=sandbox.clock):
-                await sandbox.queue.kv.put("a", b"1")
+                with pytest.raises(Fenced):
+                    await sandbox.queue.kv.put("a", b"1")
+                with pytest.raises(Fenced):
+                    await sandbox.advance(0)
+                with pytest.raises(Fenced):
+                    _ = sandbox.queue
 
 
 async def test_two_sandboxes_on_one_store_and_clock() -> None:

@@ -32,6 +32,8 @@ class Process:
         self.gate.on_death = self._died
         self.plan = CrashPlan(self.kill, lambda: self.gate.is_dead)
         self.why: str | None = None
+        self.lands = False
+        """Whether the writes that it leaves behind take effect."""
         self.queue: Queue | None = None
         self.runtime: WorkflowRuntime | None = None
         self.leave = asyncio.Event()
@@ -74,7 +76,14 @@ class Process:
     def _died(self) -> None:
         if self.why is None:
             self.why = f"with write {self.gate.writes}"
+        if not self.lands:
+            self.lose()
         self.task.cancel()
+
+    def lose(self) -> None:
+        """Let nothing come of the writes that are in flight."""
+        for write in self.gate.in_flight:
+            write.cancel()
 
     @property
     def is_open(self) -> bool:

@@ -18,7 +18,7 @@ from taquba.objectstore import MemoryStore, ObjectStore
 from taquba.queue import Queue, QueueConfig
 from taquba.testing._activity import Activity, StillRunning
 from taquba.testing._crash_points import CrashPlan, CrashPoint
-from taquba.testing._gate import Gate, for_ever
+from taquba.testing._gate import Gate
 from taquba.testing._process import Process
 from taquba.tracing import Operation
 from taquba.workflow import Workflow, WorkflowRuntime
@@ -161,8 +161,9 @@ class Sandbox:
         try:
             if process is not None:
                 process.kill("at the end of the sandbox")
-                await asyncio.wait([process.task])
-                await self._lose_in_flight()
+                process.lands = False
+                process.lose()
+                await self._gone(process)
         finally:
             self.clock._observers.remove(self._activity)
             self._activity.end()
@@ -353,31 +354,18 @@ class Sandbox:
         if in_flight not in ("lost", "landed"):
             raise InvalidArgument(f"in_flight is {shown(in_flight)}: give 'lost' or 'landed'")
         process = self._living()
+        process.lands = in_flight == "landed"
         process.kill("in a crash that the test asked for")
-        if in_flight == "landed":
-            landing = set(process.gate.in_flight)
-            await self._land(process, landing)
-        if self._activity.is_current:
-            await for_ever()
-        await self._gone(process)
-
-    async def _land(self, process: Process, landing: set[asyncio.Future[None]]) -> None:
-        await self.clock._advance(
-            _OPENS_WITHIN, until=lambda: all(write.done() for write in landing)
-        )
-        if not all(write.done() for write in landing):
-            raise StillRunning("writes that were in flight do not land: does the store hold them?")
+        await self._gone(process)  # a step that is part of it is cancelled here
 
     async def _gone(self, process: Process) -> None:
         await asyncio.wait([process.task])
-        await self._lose_in_flight()
-
-    async def _lose_in_flight(self) -> None:
-        process = self._process
-        assert process is not None
-        for write in process.gate.in_flight:
-            write.cancel()
-        await asyncio.gather(*process.gate.in_flight, return_exceptions=True)
+        flying = process.gate.in_flight
+        if process.lands:
+            await self.clock._advance(_OPENS_WITHIN, until=lambda: not flying)
+            if flying:
+                raise StillRunning("writes in flight do not land: does the store hold them?")
+        await asyncio.gather(*flying, return_exceptions=True)
 
     def crash_at(
         self,
