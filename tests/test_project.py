@@ -186,6 +186,7 @@ PUBLIC = {
         SchemaModule StoredCheckpoint Survey survey Transaction verify VerifyReport
     """,
     "taquba.queue": """
+        EffectPart
         Cancelled CancelOutcome CancelToken Claim Effects Enqueued Follower Handler Job JobPage
         JobState KeyValue KeyValuePage KeyValueReader Lag QueueReader
         MAX_BATCH_SIZE MAX_DEDUP_KEY_LENGTH MAX_HEADERS_SIZE MAX_JOB_ID_LENGTH MAX_KV_KEY_SIZE
@@ -208,6 +209,7 @@ PUBLIC = {
         Succeed TerminalStatus TransientError WorkflowRuntime
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
         TerminalHook TerminalHookFunction
+        BlockingKeyValueReader RunEffects Submission
         MAX_INLINE_MEMO_SIZE MemoStats
     """,
     "taquba.stages": """

@@ -23,6 +23,7 @@ from taquba.queue._config import PRIORITY_NORMAL as PRIORITY_NORMAL
 from taquba.queue._config import QueueConfig as QueueConfig
 from taquba.queue._delivery import Delivery as Delivery
 from taquba.queue._delivery import JobView as JobView
+from taquba.queue._effects import EffectPart as EffectPart
 from taquba.queue._effects import Effects as Effects
 from taquba.queue._effects import NewJob as NewJob
 from taquba.queue._effects import new_job as new_job
@@ -111,6 +112,7 @@ __all__ = [
     "DeleteEntry",
     "Delivery",
     "Done",
+    "EffectPart",
     "Effects",
     "Engine",
     "Enqueued",

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from taquba._checks import wrong_type
-from taquba.errors import DuplicateJobId, InvalidState, JobNotFound
+from taquba.errors import DuplicateJobId, InputMismatch, InvalidState, JobNotFound
 from taquba.queue._core import Core
 from taquba.queue._effects import Effects
 from taquba.queue._reading import QueueReader
@@ -36,7 +36,7 @@ class Calls(QueueReader):
         large becomes an object before it.
         """
         if effects is not None and effects.largest > self._core.payloads.above:
-            large = (*large, *effects.jobs)
+            large = (*large, *effects.all_jobs())
         return Committing(self._core, large, staged)
 
 
@@ -84,7 +84,7 @@ class Committing:
                 self._staged.finish()
         if kind is None:
             await self._tx.confirmed()
-        elif issubclass(kind, (DuplicateJobId, JobNotFound, InvalidState)):
+        elif issubclass(kind, (DuplicateJobId, InputMismatch, JobNotFound, InvalidState)):
             await self._core.database.barrier()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import final
+from typing import TYPE_CHECKING, Protocol
 
+from taquba._checks import wrong_type
 from taquba.clock import Duration
 from taquba.errors import ConflictingEffects, EffectsSealed
 from taquba.queue import _validate
 from taquba.queue._retry import RetryPolicy
 
-__all__ = ["Effects", "NewJob", "merged", "new_job"]
+if TYPE_CHECKING:
+    from taquba.queue._transaction import QueueTransaction
+
+__all__ = ["EffectPart", "Effects", "NewJob", "merged", "new_job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,19 @@ def new_job(
     )
 
 
-@final
+class EffectPart(Protocol):
+    """Something that a layer above commits with effects, such as a run that is submitted."""
+
+    @property
+    def jobs(self) -> Sequence[NewJob]:
+        """The jobs that it may enqueue; their payloads may be large."""
+        ...
+
+    def apply(self, tx: QueueTransaction) -> object:
+        """Do it, in this transaction. What it raises undoes all that the transaction did."""
+        ...
+
+
 class Effects:
     """Jobs to enqueue and keys to write or delete, atomic with what they are passed to.
 
@@ -80,19 +96,22 @@ class Effects:
         Effects(jobs=1, puts=1, deletes=1)
     """
 
-    __slots__ = ("_sealed", "deletes", "jobs", "largest", "puts")
+    __slots__ = ("_sealed", "deletes", "jobs", "largest", "parts", "puts")
 
     jobs: list[NewJob]
     puts: dict[bytes, bytes]
     deletes: dict[bytes, None]
     largest: int
     """Bytes of the largest payload among the jobs."""
+    parts: list[EffectPart]
+    """What layers above commit with these."""
 
     def __init__(self) -> None:
         self.jobs = []
         self.puts = {}
         self.deletes = {}
         self.largest = 0
+        self.parts = []
         self._sealed = False
 
     def _seal(self) -> None:
@@ -169,11 +188,31 @@ class Effects:
         self.deletes[stored] = None
         return self
 
+    def add(self, part: EffectPart) -> Effects:
+        """Commit something of a layer above with these, such as ``runtime.submission(…)``."""
+        self._check_open()
+        if isinstance(part, type) or not callable(getattr(part, "apply", None)):
+            raise wrong_type("what is added to effects must be a submission or the like", part)
+        self.parts.append(part)
+        for job in part.jobs:
+            self.largest = max(self.largest, len(job.payload))
+        return self
+
+    def all_jobs(self) -> list[NewJob]:
+        """The jobs that may be enqueued with these, for storing their large payloads before."""
+        if not self.parts:
+            return self.jobs
+        return [*self.jobs, *(job for part in self.parts for job in part.jobs)]
+
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.puts or self.deletes)
+        return bool(self.jobs or self.puts or self.deletes or self.parts)
 
     def __repr__(self) -> str:
-        return f"Effects(jobs={len(self.jobs)}, puts={len(self.puts)}, deletes={len(self.deletes)})"
+        parts = f", parts={len(self.parts)}" if self.parts else ""
+        return (
+            f"Effects(jobs={len(self.jobs)}, puts={len(self.puts)}, "
+            f"deletes={len(self.deletes)}{parts})"
+        )
 
 
 def _conflict(key: str | bytes) -> ConflictingEffects:
@@ -196,5 +235,6 @@ def merged(first: Effects | None, second: Effects | None) -> Effects | None:
     effects.jobs = [*first.jobs, *second.jobs]
     effects.puts = {**first.puts, **second.puts}
     effects.deletes = {**first.deletes, **second.deletes}
+    effects.parts = [*first.parts, *second.parts]
     effects.largest = max(first.largest, second.largest)
     return effects

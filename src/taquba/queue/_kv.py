@@ -29,6 +29,10 @@ class KeyValue(KeyValueReader):
         super().__init__(source)
         self._core = core
 
+    def reader(self) -> KeyValueReader:
+        """The same keys, to be read only."""
+        return KeyValueReader(self._source)
+
     async def put(self, key: str | bytes, value: bytes) -> None:
         """Write a key, durably.
 

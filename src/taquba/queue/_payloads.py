@@ -276,7 +276,7 @@ class Payloads(PayloadReader):
         self, settlement: Callable[[QueueTransaction], Any], effects: Effects
     ) -> Callable[[QueueTransaction], Any]:
         """The same settlement, with the large payloads of its effects stored."""
-        staged = await self.stage(effects.jobs)
+        staged = await self.stage(effects.all_jobs())
 
         def settle(tx: QueueTransaction) -> Any:
             staged.use(tx)

@@ -377,6 +377,10 @@ class Queue(Producing, Consuming, Managing):
         above = self._core.payloads.above
         return self._committing(effects, [job for job in jobs if len(job.payload) > above])
 
+    def owns(self, tx: QueueTransaction) -> bool:
+        """Whether this is a transaction of this queue."""
+        return tx._core is self._core
+
     async def prepare(self, settlement: Settlement, effects: Effects | None) -> Settlement:
         """A settlement that applies these effects, once their large payloads are stored.
 

@@ -27,7 +27,6 @@ from taquba.workflow._runner import AsyncRunner as AsyncRunner
 from taquba.workflow._runner import BlockingRunner as BlockingRunner
 from taquba.workflow._runner import Runner as Runner
 from taquba.workflow._runner import StepRunner as StepRunner
-from taquba.workflow._runtime import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
 from taquba.workflow._runtime import WorkflowRuntime as WorkflowRuntime
 from taquba.workflow._signal import MAX_BUFFERED_SIGNALS as MAX_BUFFERED_SIGNALS
 from taquba.workflow._signal import MAX_SIGNAL_KEY_SIZE as MAX_SIGNAL_KEY_SIZE
@@ -39,6 +38,10 @@ from taquba.workflow._signal import SignalOutcome as SignalOutcome
 from taquba.workflow._step import BlockingStep as BlockingStep
 from taquba.workflow._step import Step as Step
 from taquba.workflow._step import StepLease as StepLease
+from taquba.workflow._step_kv import BlockingKeyValueReader as BlockingKeyValueReader
+from taquba.workflow._submitting import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
+from taquba.workflow._submitting import RunEffects as RunEffects
+from taquba.workflow._submitting import Submission as Submission
 from taquba.workflow._workflows import MAX_REVISION_LENGTH as MAX_REVISION_LENGTH
 from taquba.workflow._workflows import MAX_WORKFLOW_NAME_LENGTH as MAX_WORKFLOW_NAME_LENGTH
 from taquba.workflow._workflows import Workflow as Workflow
@@ -56,6 +59,7 @@ __all__ = [
     "MAX_WORKFLOW_NAME_LENGTH",
     "SIGNAL_IDS_KEPT",
     "AsyncRunner",
+    "BlockingKeyValueReader",
     "BlockingMemo",
     "BlockingRunner",
     "BlockingStep",
@@ -67,6 +71,7 @@ __all__ = [
     "MemoStats",
     "Outcome",
     "PermanentError",
+    "RunEffects",
     "RunEnd",
     "RunOutcome",
     "RunState",
@@ -79,6 +84,7 @@ __all__ = [
     "Step",
     "StepLease",
     "StepRunner",
+    "Submission",
     "Submitted",
     "Succeed",
     "TerminalHook",

@@ -32,13 +32,14 @@ from taquba.workflow._runner import CallRunner, check_outcome
 from taquba.workflow._runs import ACTIVE, RunTable
 from taquba.workflow._signal import Given, check_signal_key, due_at
 from taquba.workflow._step import Step
+from taquba.workflow._submitting import RunEffects
 
 if TYPE_CHECKING:
     from taquba.queue import NewJob, Queue, QueueTransaction, StoredValue
 
 __all__ = ["PERMANENT", "Delivery"]
 
-_NO_EFFECTS = Effects()
+_NO_EFFECTS = RunEffects()
 """What a step has that is over and staged nothing: staging is refused from now on."""
 _NO_EFFECTS._seal()
 
@@ -357,7 +358,7 @@ class Delivery:
 def _with(effects: Effects | None, job: NewJob) -> Effects:
     """For storing large payloads: those of these effects, and that of this job."""
     both = Effects()
-    both.jobs = [*([] if effects is None else effects.jobs), job]
+    both.jobs = [*([] if effects is None else effects.all_jobs()), job]
     both.largest = len(job.payload)
     return both
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import apsw
 
 from taquba._checks import blob, whole
 from taquba.errors import InvalidArgument, ReservedName
+from taquba.queue import KeyValueReader
 from taquba.queue._detached import detached_claim
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
 from taquba.workflow._queues import queue_of
@@ -37,6 +38,19 @@ class _Stored:
         pass
 
 
+class _NoKeys:
+    """The source of a key-value store in which nothing is."""
+
+    async def enter(self) -> None:
+        pass
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return []
+
+    async def leave(self) -> None:
+        pass
+
+
 class _Store:
     """What the memos of one detached step stand on: they are encoded and kept as usual.
 
@@ -54,6 +68,13 @@ class _Store:
             for statement in WORKFLOW_SCHEMA.statements:
                 self._connection.execute(statement)
         return self._connection.execute(sql, parameters)
+
+    @property
+    def kv(self) -> _Store:
+        return self
+
+    def reader(self) -> KeyValueReader:
+        return KeyValueReader(cast(Any, _NoKeys()))
 
     def peek(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return list(self.execute(sql, parameters))
@@ -102,7 +123,7 @@ def detached_step(
     revision: str | None,
 ) -> AnyStep:
     """A step that no runtime knows of; everything is checked as a runtime would check it."""
-    from taquba.workflow._runtime import check_run_id
+    from taquba.workflow._submitting import check_run_id
     from taquba.workflow._workflows import check_workflow
 
     queue = "detached"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from taquba._checks import error_text
 from taquba.errors import InvalidType
 from taquba.logs import about
-from taquba.queue import Claim, Effects, FailedSettlement, Settlement, failure_of
+from taquba.queue import Claim, FailedSettlement, Settlement, failure_of
 from taquba.workflow._delivery import PERMANENT
 from taquba.workflow._hooks import Hook, outcome_of
+from taquba.workflow._submitting import RunEffects
 
 if TYPE_CHECKING:
     from taquba.queue import Queue
@@ -41,7 +42,7 @@ class HookDelivery:
             logger.error("job %s tells of no run: %s", claim.job.id, error, extra=about(claim.job))
             text = f"the notification cannot be read: {error}"
             return lambda tx: tx.dead_letter(claim, text)
-        effects = Effects()
+        effects = RunEffects(self._runs)
         try:
             # By now this may be another hook than the one that was there when the run ended.
             if self._hook.observes(outcome):

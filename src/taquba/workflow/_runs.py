@@ -125,14 +125,16 @@ class RunTable:
     """The runs of one queue name; all runtimes of that name on one queue share it."""
 
     def __init__(self, queue: Queue, queue_name: str) -> None:
-        self._queue = queue
-        self._name = queue_name
+        self.queue = self._queue = queue
+        self.name = self._name = queue_name
         # Lives are numbered over all queue names.
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
         self._clearing = Clearing.of(queue)
         self._advanced: dict[str, tuple[int, str, int, None]] = {}
         self.signals = Signals(queue_name)
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._replaced: dict[int, Run] = {}
+        """Lives whose rows were replaced, and for whose ends somebody waits."""
         self._registries: list[Registry] = []
         self.retention: Retention | None = None
         """Told of runs that end, once a runtime has had a window."""
@@ -230,6 +232,11 @@ class RunTable:
             f"SELECT {_COLUMNS} FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id)
         )
         return Run(*rows[0]) if rows else None
+
+    def active(self, run_id: str) -> Run | None:
+        """The current life of a run id, if it has not ended."""
+        run = self.by_id(run_id)
+        return run if run is not None and run.status == ACTIVE else None
 
     def by_life(self, life: int) -> Run:
         """One life, which exists."""
@@ -340,6 +347,7 @@ class RunTable:
         revision: str | None,
     ) -> None:
         """Begin a life; what is left of an earlier, ended one of the same id goes."""
+        self._keep_for_waiters(run_id)
         for (ref,) in tx.execute(
             "DELETE FROM runs WHERE queue = ? AND run_id = ? RETURNING result_ref",
             (self._name, run_id),
@@ -528,11 +536,23 @@ class RunTable:
         if not waiters:
             del self._waiters[life]
 
+    def _keep_for_waiters(self, run_id: str) -> None:
+        """This run is about to be replaced: perhaps nobody has been told of its end yet."""
+        if self._waiters:
+            run = self.by_id(run_id)
+            if run is not None and run.life in self._waiters:
+                self._replaced[run.life] = run
+
     def _ended(self, life: int, result: bytes | None) -> None:
         """Give everybody who waits for this life the record as it is now: it can be replaced."""
         waiters = self._waiters.get(life)
+        before = self._replaced.pop(life, None)
         if waiters:
-            run = replace(self.by_life(life), result=result)
+            # It may have been replaced by a new life in the transaction that ended it.
+            rows = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
+            run = Run(*rows[0]) if rows else before
+            assert run is not None
+            run = replace(run, result=result)
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(run)

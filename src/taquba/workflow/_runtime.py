@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import anyio
 
-from taquba._checks import blob, identifier, shown, whole
+from taquba._checks import shown, whole
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     Closed,
-    InputMismatch,
     InvalidArgument,
-    InvalidRunId,
     InvalidType,
-    ReservedName,
     RunNotFound,
     TaqubaError,
 )
-from taquba.ids import IdFactory
-from taquba.queue import MAX_PAYLOAD_SIZE, Effects, Queue, new_job
+from taquba.queue import Effects, Queue
 from taquba.workflow._delivery import Delivery
 from taquba.workflow._engines import Engines
-from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
 from taquba.workflow._hook_delivery import HookDelivery
 from taquba.workflow._hooks import TerminalHook, TerminalHookFunction
 from taquba.workflow._memo import MEMO_INLINE_LIMIT
-from taquba.workflow._queues import hook_queue, queue_of
+from taquba.workflow._queues import hook_queue
 from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
 from taquba.workflow._runner import Runner
 from taquba.workflow._runs import ACTIVE, Run, RunTable
 from taquba.workflow._schema import WORKFLOW_SCHEMA
 from taquba.workflow._signalling import Signalling
+from taquba.workflow._submitting import (
+    Submission,
+    check_run_id,
+    checked_submissions,
+    new_submission,
+)
 from taquba.workflow._workflows import Registry, Workflow, WorkflowBacklog
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
     from taquba.queue import Claim, Settlement
 
-__all__ = ["MAX_RUN_ID_LENGTH", "WorkflowRuntime"]
-
-MAX_RUN_ID_LENGTH = 128
-"""Characters of a run id."""
+__all__ = ["WorkflowRuntime"]
 
 
 @final
@@ -159,7 +156,6 @@ class WorkflowRuntime(Signalling):
             )
         self._interrupt = on_cancel == "interrupt"
         self._cancel_grace = seconds(cancel_grace, name="cancel_grace")
-        self._ids = IdFactory(queue.clock)
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
@@ -278,49 +274,78 @@ class WorkflowRuntime(Signalling):
             Fenced: Another process took the store over.
         """
         runs = self._opened()
-        data = blob(input, name="input", limit=MAX_PAYLOAD_SIZE)
-        name = self._ids.next() if run_id is None else check_run_id(run_id)
-        if headers is not None and not isinstance(headers, Mapping):
-            raise InvalidType(f"headers must be a mapping of str to str, not {headers!r:.200}")
-        for header in headers or ():
-            if isinstance(header, str) and header.startswith(RESERVED_HEADER_PREFIX):
-                raise ReservedName(
-                    f"header {header!r}: names that begin with {RESERVED_HEADER_PREFIX!r} are "
-                    "taquba's own; choose another"
-                )
-        if effects is not None and not isinstance(effects, Effects):
-            raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
-        if effects is not None:
-            runs.check_effects(effects)
-        workflow, revision = runs.choose(workflow, revision)
-        life = runs.take_life()
-        job = new_job(
-            queue_of(self._queue_name, workflow, revision),
-            data,
-            headers={**(headers or {}), HEADER_RUN_ID: name, HEADER_LIFE: str(life)},
+        submission = self.submission(
+            input,
+            run_id=run_id,
+            workflow=workflow,
+            revision=revision,
+            headers=headers,
             priority=priority,
             max_attempts=max_attempts,
             run_at=run_at,
         )
-        digest = hashlib.sha256(data).digest()
-        async with self._queue.committing(job, effects=effects) as tx:
-            known = runs.by_id(name)
-            if known is not None and known.status == ACTIVE:
-                runs.status(known)  # raises if nothing stands for it any more
-                submitted = Submitted(name, known.job_id, created=False)
-            else:
-                job_id = tx.enqueue(job).job_id
-                runs.insert(tx, life, name, job_id, digest, job.headers, workflow, revision)
+        if effects is not None:
+            if not isinstance(effects, Effects):
+                raise InvalidType(f"effects must be an Effects, not {type(effects).__name__}")
+            runs.check_effects(effects)
+        async with self._queue.committing(*submission.jobs, effects=effects) as tx:
+            submitted = submission.apply(tx)
+            if submitted.created:
                 tx.apply(effects)
-                submitted = Submitted(name, job_id, created=True)
-        if known is not None and not submitted.created:
-            what = "input" if known.input_digest != digest else "workflow"
-            if what == "input" or known.workflow != workflow:
-                raise InputMismatch(
-                    f"run {name!r} is active with another {what}: choose another run id, or wait "
-                    "until it has ended"
-                )
         return submitted
+
+    def submission(
+        self,
+        input: bytes,
+        *,
+        run_id: str | None = None,
+        workflow: str | None = None,
+        revision: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+    ) -> Submission:
+        """A run that is submitted together with something else.
+
+        Give it to `Effects.add`, and those effects to whatever commits them: the settlement of a
+        job, an enqueue, another `submit`, or `Queue.commit`. Or give many to `submit_many`. The
+        arguments are those of `submit`.
+
+        Raises:
+            UnknownWorkflow: Runtimes of this process run workflows, and this is none of them.
+            InvalidArgument: Something of the arguments is wrong.
+        """
+        return new_submission(
+            self._opened(),
+            input,
+            run_id=run_id,
+            headers=headers,
+            priority=priority,
+            max_attempts=max_attempts,
+            run_at=run_at,
+            workflow=workflow,
+            revision=revision,
+        )
+
+    async def submit_many(self, submissions: Iterable[Submission]) -> list[Submitted]:
+        """Submit up to 10,000 runs, all or none, in one transaction; see `submission`.
+
+        Of those that are active already with the same input, nothing is changed.
+
+        Raises:
+            InputMismatch: One is active with another input; nothing was written.
+            InvalidArgument: Too many, or something that is no submission; nothing was written.
+            StoreError: A large input could not be stored; nothing was committed.
+            Fenced: Another process took the store over.
+        """
+        self._opened()
+        wanted = checked_submissions(submissions)
+        if not wanted:
+            return []
+        jobs = [job for each in wanted for job in each.jobs]
+        async with self._queue.committing(*jobs) as tx:
+            return [each.apply(tx) for each in wanted]
 
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run. When this returns true, the run ends as cancelled, whatever happens.
@@ -466,15 +491,6 @@ class WorkflowRuntime(Signalling):
                 "the runtime is not entered: use 'async with WorkflowRuntime(…) as runtime:'"
             )
         return self._runs
-
-
-def check_run_id(run_id: object) -> str:
-    """The run id, if it is one.
-
-    Raises:
-        InvalidRunId: It is empty, too long, or has other characters than it may.
-    """
-    return identifier(run_id, name="run id", error=InvalidRunId, limit=MAX_RUN_ID_LENGTH)
 
 
 async def _no_handler(claim: Claim) -> Settlement:

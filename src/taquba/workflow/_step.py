@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self, final
 
 from taquba.clock import Duration, seconds
-from taquba.queue import CancelToken, Effects
+from taquba.queue import CancelToken
 from taquba.workflow._blocking_memo import BlockingMemo
 from taquba.workflow._headers import own_headers
 from taquba.workflow._memo import MEMO_INLINE_LIMIT, RUN_SCOPE, Memo
 from taquba.workflow._queues import workflow_of
+from taquba.workflow._step_kv import BlockingKeyValueReader
+from taquba.workflow._submitting import RunEffects
 
 if TYPE_CHECKING:
-    from taquba.queue import Claim, Queue
+    from taquba.queue import Claim, KeyValueReader, Queue
     from taquba.workflow._runs import RunTable
 
 __all__ = ["DETACHED_LIFE", "BlockingStep", "Step", "StepBase", "StepLease"]
@@ -84,7 +86,7 @@ class StepBase:
         self._runs = runs
         self._claim = claim
         self._life = life
-        self._effects: Effects | None = None
+        self._effects: RunEffects | None = None
         self.run_id = run_id
         self.number = number
         self.signal = None
@@ -173,13 +175,14 @@ class StepBase:
         return self._claim.job.is_last_attempt
 
     @property
-    def effects(self) -> Effects:
-        """Jobs to enqueue and keys to write, committed together with this step's outcome.
+    def effects(self) -> RunEffects:
+        """Jobs to enqueue, keys to write and runs to submit, committed together with this step's
+        outcome.
 
         Dropped if the step ends with an error or its lease expires.
         """
         if self._effects is None:
-            self._effects = Effects()
+            self._effects = RunEffects(self._runs)
         return self._effects
 
     @property
@@ -240,6 +243,11 @@ class Step(StepBase):
             self._run_memo = self._new_memo(RUN_SCOPE)
         return self._run_memo
 
+    @property
+    def kv(self) -> KeyValueReader:
+        """The key-value store, to be read: what is committed, so not what this step stages."""
+        return self._queue.kv.reader()
+
 
 @final
 class BlockingStep(StepBase):
@@ -254,6 +262,11 @@ class BlockingStep(StepBase):
     """Values kept for this step, over all its attempts."""
     run_memo: BlockingMemo
     """Values kept for the run, over all its steps."""
+
+    @property
+    def kv(self) -> BlockingKeyValueReader:
+        """The key-value store, to be read: what is committed, so not what this step stages."""
+        return BlockingKeyValueReader(self._queue.kv.reader(), self.run_memo)
 
     def __init__(
         self,

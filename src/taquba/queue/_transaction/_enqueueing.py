@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from taquba.errors import DuplicateJobId, QueueFull
 from taquba.queue import _validate
 from taquba.queue._core import Lane
@@ -10,6 +12,9 @@ from taquba.queue._measuring import stamp
 from taquba.queue._results import Enqueued
 from taquba.queue._transaction._base import NOWHERE, PENDING, SCHEDULED
 from taquba.queue._transaction._history import Recording
+
+if TYPE_CHECKING:
+    from taquba.queue._transaction import QueueTransaction
 
 __all__ = ["INSERT_JOB", "INSERT_STORED", "Enqueueing"]
 
@@ -123,6 +128,8 @@ class Enqueueing(Recording):
             self.put(key, value)
         for key in effects.deletes:
             self.delete(key)
+        for part in effects.parts:
+            part.apply(cast("QueueTransaction", self))
         return results
 
     def check_depth(self) -> None:
