@@ -231,19 +231,17 @@ def new_submission(
     return Submission(runs, name, life, job, dict(headers or {}), workflow, revision)
 
 
-def checked_submissions(submissions: Iterable[Submission]) -> list[Submission]:
+def checked_submissions(submissions: object) -> list[Submission]:
     """Several submissions, if they are that.
 
     Raises:
         InvalidArgument: They are not, or too many.
     """
-    given: object = submissions
-    if isinstance(given, (bytes, str, Mapping)) or not isinstance(given, Iterable):
-        raise wrong_type(
-            "submissions must be an iterable of runtime.submission(…)", cast(object, given)
-        )
+    if isinstance(submissions, (bytes, str, Mapping)) or not isinstance(submissions, Iterable):
+        what = "submissions must be an iterable of runtime.submission(…)"
+        raise wrong_type(what, submissions)  # pyright: ignore[reportUnknownArgumentType]
     wanted: list[Submission] = []
-    for each in submissions:
+    for each in cast("Iterable[object]", submissions):
         if not isinstance(each, Submission):
             raise wrong_type("submissions must consist of runtime.submission(…)", each)
         if len(wanted) == MAX_BATCH_SIZE:
