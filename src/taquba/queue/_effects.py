@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from taquba._checks import wrong_type
 from taquba.clock import Duration
@@ -139,7 +139,7 @@ class Effects:
         job_id: str | None = None,
         retry: RetryPolicy | None = None,
         concurrency_key: str | None = None,
-    ) -> Effects:
+    ) -> Self:
         """Enqueue a job, on any queue; see `Queue.enqueue` for the options."""
         self._check_open()
         job = new_job(
@@ -160,7 +160,7 @@ class Effects:
             self.largest = len(job.payload)
         return self
 
-    def put(self, key: str | bytes, value: bytes) -> Effects:
+    def put(self, key: str | bytes, value: bytes) -> Self:
         """Write a key of the key-value store.
 
         Raises:
@@ -175,7 +175,7 @@ class Effects:
         self.puts[stored] = data
         return self
 
-    def delete(self, key: str | bytes) -> Effects:
+    def delete(self, key: str | bytes) -> Self:
         """Delete a key of the key-value store; an absent one is fine.
 
         Raises:
@@ -188,7 +188,7 @@ class Effects:
         self.deletes[stored] = None
         return self
 
-    def add(self, part: EffectPart) -> Effects:
+    def add(self, part: EffectPart) -> Self:
         """Commit something of a layer above with these, such as ``runtime.submission(…)``."""
         self._check_open()
         if isinstance(part, type) or not callable(getattr(part, "apply", None)):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, Self, cast, final
 
 from taquba._checks import blob, identifier, wrong_type
 from taquba._msgpack import pack
@@ -165,7 +165,7 @@ class RunEffects(Effects):
         run_at: datetime | None = None,
         workflow: str | None = None,
         revision: str | None = None,
-    ) -> RunEffects:
+    ) -> Self:
         """Submit a run, as `WorkflowRuntime.submit` does, in the transaction of these effects.
 
         The step that stages it is repeated until one attempt is committed, and only what that
