@@ -50,6 +50,7 @@ class World:
                 cancelling = asyncio.ensure_future(self.cancel(number))
                 if not self.own:
                     await asyncio.wait({cancelling})
+                    await step.memo.put("told", b"")  # so that it can die after it was told
                 else:
                     await step.cancel_token.wait()
                     return Cancel("of its own")
