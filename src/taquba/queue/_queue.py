@@ -296,6 +296,7 @@ class Queue(Producing, Consuming, Managing):
         cancel_grace: Duration = 30,
         drain_timeout: Duration | None = None,
         executor: Executor | Callable[[], Executor] | None = None,
+        on_cancel: Literal["cooperate", "interrupt"] = "cooperate",
     ) -> Worker:
         """A worker, for ``async with``; or call its `run`.
 
@@ -327,6 +328,12 @@ class Queue(Producing, Consuming, Managing):
             executor: Where an ordinary function is called: a `concurrent.futures.Executor`,
                 which stays the caller's, or a function that makes one, and another one when
                 it broke. One that is no `ThreadPoolExecutor` is taken to be processes.
+            on_cancel: What `cancel` does to a job that is being worked on. ``"cooperate"``: its
+                token fires, and the handler may heed that. ``"interrupt"``: an async handler
+                also gets `asyncio.CancelledError`, once, where it waits, and `cancel_grace` to
+                clean up. If it ends by that or any other exception, the job is removed; what it
+                returns instead still counts. A job that was cancelled before its handler began
+                is removed without calling it. Threads and processes cannot be interrupted.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -354,6 +361,7 @@ class Queue(Producing, Consuming, Managing):
             cancel_grace=cancel_grace,
             drain_timeout=drain_timeout,
             executor=executor,
+            on_cancel=on_cancel,
         )
 
     # -- building on the queue --------------------------------------------------------------

@@ -17,7 +17,7 @@ from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
 from taquba.errors import InvalidArgument
 from taquba.queue import _validate
-from taquba.queue._calling import ExecutorBroke, ExecutorGone, Handler, adapt
+from taquba.queue._calling import ExecutorBroke, ExecutorGone, Handler, OnLoop, adapt
 from taquba.queue._core import Core, logger
 from taquba.queue._delivery import Delivery
 from taquba.queue._effects import Effects, merged
@@ -61,10 +61,16 @@ class Worker:
         cancel_grace: Duration,
         drain_timeout: Duration | None,
         executor: Executor | Callable[[], Executor] | None,
+        on_cancel: Literal["cooperate", "interrupt"],
     ) -> None:
         """Not for callers: use `Queue.worker`."""
         if renew not in ("auto", None):
             raise InvalidArgument(f"renew is {shown(renew)}: give 'auto' or None")
+        if on_cancel not in ("cooperate", "interrupt"):
+            raise InvalidArgument(
+                f"on_cancel is {shown(on_cancel)}: give 'cooperate' or 'interrupt'"
+            )
+        self._interrupt = on_cancel == "interrupt"
         limit = None if job_timeout is None else seconds(job_timeout, name="job_timeout")
         if limit == 0:
             raise InvalidArgument("job_timeout is 0: no job could be done in time")
@@ -82,6 +88,7 @@ class Worker:
             _weights(queues),
             self._work,
             concurrency=concurrency,
+            on_error=self._failed if self._interrupt else None,
             keep_leases=renew == "auto",
             job_timeout=limit,
             cancel_grace=grace,
@@ -183,11 +190,16 @@ class Worker:
     # -- one job ----------------------------------------------------------------------------
 
     async def _work(self, claim: Claim) -> Settlement:
+        if self._interrupt:
+            if claim._lease.is_cancelled:
+                return lambda tx: tx.remove(claim)
+            claim._lease.interruptible = isinstance(self._calling, OnLoop)
         delivery = Delivery(claim)
         try:
             try:
                 result = check_result(await self._calling.call(delivery))
             finally:
+                claim._lease.interruptible = False
                 if delivery._effects is not None:
                     delivery._effects._seal()
             return await self._prepared(*_settlement(claim, result, delivery._effects))
@@ -201,6 +213,12 @@ class Worker:
             if not self._calling.is_replaced:
                 self._end(error.__cause__ or error)
             raise
+
+    def _failed(self, claim: Claim, error: BaseException) -> Settlement:
+        """Settle a job whose handler was interrupted, or raised."""
+        if claim._lease.is_cancelled:
+            return lambda tx: tx.remove(claim)
+        return failed_attempt(claim, error)
 
     async def _prepared(self, settlement: Settlement, effects: Effects | None) -> Settlement:
         """The settlement, with the large payloads of its effects stored."""
