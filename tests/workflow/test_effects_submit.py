@@ -27,6 +27,7 @@ from taquba.workflow import (
     Continue,
     ErrorKind,
     Fail,
+    RunEffects,
     RunState,
     Step,
     Succeed,
@@ -204,6 +205,28 @@ async def test_a_step_s_own_run_is_active() -> None:
         await t.runtime.submit(b"in", run_id="r")
         assert (await t.end("r")).outcome.result == b"once"
         assert await t.runtime.unfinished() == 0
+
+
+async def test_a_terminal_hook_submits_a_run() -> None:
+    """HOOK-03: with the end of the notification, and so once."""
+    calls = 0
+
+    async def hook(outcome: Any, effects: RunEffects) -> None:
+        nonlocal calls
+        if outcome.run_id == "parent":
+            calls += 1
+            effects.put("k", b"v").submit(b"for the child", run_id="child")
+            if calls == 1:
+                raise TransientError("not yet")
+
+    async def runner(step: Step) -> Any:
+        return Succeed(step.payload)
+
+    async with bed(runner, terminal_hook=hook) as t:
+        await t.runtime.submit(b"", run_id="parent")
+        await t.clock.advance(60)
+        assert (await t.end("child")).outcome.result == b"for the child"
+    assert calls == 2
 
 
 async def test_with_the_end_of_a_job_on_another_queue() -> None:

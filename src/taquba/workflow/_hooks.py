@@ -14,10 +14,11 @@ import anyio
 from taquba._checks import is_async, moment, shown
 from taquba._msgpack import pack, unpack
 from taquba.errors import InvalidType
-from taquba.queue import Effects, NewJob
+from taquba.queue import NewJob
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, HEADER_TERMINAL, own_headers
 from taquba.workflow._queues import hook_queue, workflow_of
 from taquba.workflow._records import ErrorKind, RunOutcome, TerminalStatus
+from taquba.workflow._submitting import RunEffects
 
 if TYPE_CHECKING:
     from taquba.queue import Job, Queue
@@ -37,7 +38,8 @@ logger = logging.getLogger("taquba.workflow")
 _FORMAT = 1
 
 TerminalHookFunction = (
-    Callable[[RunOutcome, Effects], Awaitable[object]] | Callable[[RunOutcome, Effects], object]
+    Callable[[RunOutcome, RunEffects], Awaitable[object]]
+    | Callable[[RunOutcome, RunEffects], object]
 )
 """Called with what a run came to, and effects to stage; async, or ordinary (in a thread)."""
 
@@ -65,7 +67,7 @@ class StepTerms(NamedTuple):
 class Hook:
     """A terminal hook, brought to one shape."""
 
-    call: Callable[[RunOutcome, Effects], Awaitable[object]]
+    call: Callable[[RunOutcome, RunEffects], Awaitable[object]]
     check: Callable[[RunOutcome], object]
 
     def observes(self, outcome: RunOutcome) -> bool:
@@ -124,7 +126,7 @@ def adapt_hook(hook: Any, *, concurrency: int) -> Hook:
         return Hook(call_async, observes)
     threads = anyio.CapacityLimiter(concurrency)
 
-    def call_in_thread(outcome: RunOutcome, effects: Effects) -> Awaitable[object]:
+    def call_in_thread(outcome: RunOutcome, effects: RunEffects) -> Awaitable[object]:
         # A thread cannot be stopped: when the lease expires it is left alone, and what it
         # still stages is refused.
         return anyio.to_thread.run_sync(
