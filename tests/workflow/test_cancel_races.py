@@ -152,6 +152,38 @@ async def test_between_two_steps() -> None:
         assert run.calls == 1
 
 
+async def test_a_signal_that_the_step_was_given_and_has_not_seen() -> None:
+    """SIG-25: claimed with it in the transaction that took it; the next that waits gets it."""
+    seen: list[tuple[str, bytes | None]] = []
+    go = asyncio.Event()
+
+    async def runner(step: Step) -> Any:
+        if step.number == 0:
+            if step.run_id == "r":
+                await go.wait()
+            return Continue(signal="key", timeout=60)
+        seen.append((step.run_id, step.signal))
+        return Succeed()
+
+    async with bed(runner) as t:
+        await t.runtime.signal("key", b"payload")
+        await t.runtime.submit(b"", run_id="r")
+        await t.settle()
+        t.store.hold()
+        go.set()
+        await t.settle()
+        assert t.queue.peek("SELECT step, signal FROM runs WHERE run_id = 'r'") == [(1, b"payload")]
+        cancelling = asyncio.ensure_future(t.runtime.cancel("r"))
+        await t.settle()
+        t.store.release()
+        await t.clock.advance(1)
+        assert cancelling.result() is True
+        await ended_cancelled(t, step=1)
+        await t.runtime.submit(b"", run_id="other")
+        assert (await t.end("other")).termination.status is TerminalStatus.SUCCEEDED
+    assert seen == [("other", b"payload")]
+
+
 async def test_between_a_failed_attempt_and_its_retry() -> None:
     """CAN-20, before the failed attempt is durable."""
     async with running() as run:

@@ -91,7 +91,7 @@ class Delivery:
             text = str(error)
             return lambda tx: tx.dead_letter(claim, text)
         if claim._lease.is_cancelled:
-            return self._cancelled(claim, life)
+            return self._cancelled(claim, life, begun=False)
         effects: Effects | None = None
         stored: StoredValue | None = None
         try:
@@ -310,11 +310,15 @@ class Delivery:
 
         return settle
 
-    def _cancelled(self, claim: Claim, life: int) -> Settlement:
+    def _cancelled(self, claim: Claim, life: int, *, begun: bool = True) -> Settlement:
         """The run was cancelled by somebody else than its runner: nothing of the step counts."""
-        return lambda tx: self._end_cancelled(tx, claim, life)
+        return lambda tx: self._end_cancelled(tx, claim, life, begun=begun)
 
-    def _end_cancelled(self, tx: QueueTransaction, claim: Claim, life: int) -> None:
+    def _end_cancelled(
+        self, tx: QueueTransaction, claim: Claim, life: int, *, begun: bool = True
+    ) -> None:
+        if not begun:
+            self._runs.signals.give_back(tx, life, claimed=True)
         tx.remove(claim)
         self._runs.end(tx, life, TerminalStatus.CANCELLED, claim.job)
 

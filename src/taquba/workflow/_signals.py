@@ -57,6 +57,10 @@ class _Buffered(NamedTuple):
         return self.sent.payload
 
 
+_NEVER_CLAIMED = "jobs.attempts = 0 AND jobs.state IN (0, 1)"
+_CLAIMED_FIRST = "jobs.attempts = 1 AND jobs.state = 2"
+
+
 class Signals:
     """The signals of one queue name: every statement on the tables `signals` and `signal_ids`."""
 
@@ -173,16 +177,17 @@ class Signals:
         """The run's step has begun, with or without a signal: that does not change any more."""
         tx.execute("UPDATE runs SET signal_key = NULL WHERE life = ?", (life,))
 
-    def give_back(self, tx: QueueTransaction, life: int) -> None:
+    def give_back(self, tx: QueueTransaction, life: int, *, claimed: bool = False) -> None:
         """A run is cancelled: if its step has not begun, it must not keep what it was given.
 
-        The next run that waits gets it: as if the run had been cancelled before.
+        The next run that waits gets it: as if the run had been cancelled before. With `claimed`,
+        the step was claimed for its first attempt, and its runner has not been called.
         """
+        unbegun = _CLAIMED_FIRST if claimed else _NEVER_CLAIMED
         row = tx.execute(
             "SELECT runs.signal_key, runs.signal, runs.signal_sent"
             " FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.life = ? AND"
-            " runs.signal_key IS NOT NULL AND runs.signal IS NOT NULL"
-            " AND jobs.attempts = 0 AND jobs.state IN (0, 1)",
+            f" runs.signal_key IS NOT NULL AND runs.signal IS NOT NULL AND {unbegun}",
             (life,),
         ).fetchone()
         if row is None:
