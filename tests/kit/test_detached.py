@@ -123,6 +123,7 @@ def test_effects_of_a_detached_step() -> None:
     asyncio.run(_stages(step))
     step.effects.delete("other")
     assert [job.queue for job in step.effects.jobs] == ["workflow-steps", "late"]
+    step.effects.submit(b"input", run_id="another")
 
 
 async def _stages(step: Step) -> Outcome:

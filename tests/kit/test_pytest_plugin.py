@@ -64,7 +64,7 @@ PLAIN = """
         assert taquba_clock.monotonic() == 0
         assert len(taquba_store) == 0
 """
-PLUGIN = ("-p", "taquba.pytest_plugin", "-p", "no:cacheprovider", "-Werror")
+PLUGIN = ("-p", "taquba.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:asyncio", "-Werror")
 
 
 @pytest.mark.parametrize(("tests", "count"), [(ANYIO, 2), (PLAIN, 2)], ids=["anyio", "plain"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from taquba import Effects
+from taquba import Effects, ManualClock, QueueConfig
 from taquba.testing import Sandbox
 from taquba.workflow import (
     Continue,
@@ -20,6 +22,8 @@ from taquba.workflow import (
     TerminalStatus,
     Workflow,
 )
+
+from ..stages.workflows import Order, Purchase, Receipt
 
 pytestmark = pytest.mark.anyio
 
@@ -114,3 +118,45 @@ async def test_the_terminal_hook_is_part_of_what_follows() -> None:
         await sandbox.runtime.submit(b"", run_id="r")
         await sandbox.run_until_idle()
         assert told == ["r"]
+
+
+async def test_a_workflow_as_a_class() -> None:
+    purchase = Purchase("CHF")
+    async with Sandbox(purchase) as sandbox:
+        sandbox.crash_at("before_settlement", step=1, attempt=1)
+        await purchase.submit(
+            sandbox.runtime, purchase.charge(Order(item="car", price=9000)), run_id="r"
+        )
+        await sandbox.advance(timedelta(days=1))
+        assert sandbox.crashed
+        await sandbox.reopen()
+        end = await sandbox.wait("r")
+        assert purchase.result_of(end) == Receipt(text="car for 9000 CHF", attempt=2)
+
+
+async def test_a_test_does_the_same_each_time() -> None:
+    """Ids, times and the order of everything come from the clock's seed."""
+
+    async def story() -> list[Any]:
+        told: list[Any] = []
+
+        async def runner(step: Step) -> Outcome:
+            await asyncio.to_thread(threading.Event().wait, 0.002 * (step.number % 2))
+            told.append((step.run_id, step.number, step.attempt, sandbox.clock.now_ms()))
+            if step.number == 1 and step.attempt == 1:
+                raise OSError("again")
+            return Continue(b"", after=3) if step.number < 2 else Succeed()
+
+        clock, config = ManualClock(seed=7), QueueConfig()  # with jitter
+        async with Sandbox(runner, clock=clock, config=config) as sandbox:
+            for _ in range(3):
+                told.append(await sandbox.runtime.submit(b""))
+                await sandbox.advance(1)
+            await sandbox.reopen()
+            await sandbox.advance(60)
+            told.append(await sandbox.queue.stats("workflow-steps"))
+        return told
+
+    first = await story()
+    assert len(first) == 3 + 12 + 1
+    assert await story() == first

@@ -8,9 +8,10 @@ from taquba.testing._cancel import request_cancel
 from taquba.testing._crash_points import CrashPoint
 from taquba.testing._faults import FaultyStore, HeldRequests, StoreRequest
 from taquba.testing._latency import LatencyStore
+from taquba.testing._life import Part
 from taquba.testing._metrics import InMemoryMetrics
 from taquba.testing._objectstore_conformance import ObjectStoreConformance
-from taquba.testing._sandbox import Part, Sandbox
+from taquba.testing._sandbox import Sandbox
 
 __all__ = [
     "CrashPoint",
