@@ -203,7 +203,7 @@ PUBLIC = {
     "taquba.workflow": """
         AsyncRunner BlockingMemo BlockingRunner BlockingStep Cancel Continue ErrorKind Fail
         MAX_BUFFERED_SIGNALS MAX_SIGNAL_KEY_SIZE MAX_SIGNAL_SIZE SIGNAL_IDS_KEPT Signalled
-        SignalMode SignalOutcome
+        SignalMode SignalOutcome PreparedSignal
         MAX_MEMO_KEY_SIZE MAX_MEMO_SIZE MAX_RUN_ID_LENGTH Memo Outcome PermanentError RunEnd
         Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
         Succeed TerminalStatus TransientError WorkflowRuntime

@@ -35,6 +35,7 @@ from taquba.workflow._signal import SIGNAL_IDS_KEPT as SIGNAL_IDS_KEPT
 from taquba.workflow._signal import Signalled as Signalled
 from taquba.workflow._signal import SignalMode as SignalMode
 from taquba.workflow._signal import SignalOutcome as SignalOutcome
+from taquba.workflow._signal_effect import PreparedSignal as PreparedSignal
 from taquba.workflow._step import BlockingStep as BlockingStep
 from taquba.workflow._step import Step as Step
 from taquba.workflow._step import StepLease as StepLease
@@ -71,6 +72,7 @@ __all__ = [
     "MemoStats",
     "Outcome",
     "PermanentError",
+    "PreparedSignal",
     "RunEffects",
     "RunEnd",
     "RunOutcome",

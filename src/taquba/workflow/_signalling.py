@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taquba.workflow._signal import Signalled, SignalMode, check_signal_key, new_signal
+from taquba.workflow._signal_effect import PreparedSignal
 
 if TYPE_CHECKING:
     from taquba.queue import Queue
@@ -51,6 +52,24 @@ class Signalling:
         signal = new_signal(key, payload, signal_id, mode)
         async with self._queue.committing() as tx:
             return signals.send(tx, signal)
+
+    def prepared_signal(
+        self,
+        key: str,
+        payload: bytes = b"",
+        *,
+        signal_id: str | None = None,
+        mode: SignalMode = "latest",
+    ) -> PreparedSignal:
+        """A signal that is sent together with something else.
+
+        Give it to `Effects.add`, and those effects to whatever commits them: the settlement of a
+        job, an enqueue, a submission, or `Queue.commit`. The arguments are those of `signal`.
+
+        Raises:
+            InvalidArgument: Something of the arguments is wrong.
+        """
+        return PreparedSignal(self._opened(), new_signal(key, payload, signal_id, mode))
 
     async def clear_signal(self, key: str) -> int:
         """Remove the signals that are buffered under a key; how many there were.

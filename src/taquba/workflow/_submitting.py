@@ -24,6 +24,8 @@ from taquba.queue import MAX_BATCH_SIZE, MAX_PAYLOAD_SIZE, Effects, NewJob, new_
 from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
 from taquba.workflow._queues import queue_of
 from taquba.workflow._records import Submitted
+from taquba.workflow._signal import SignalMode, new_signal
+from taquba.workflow._signal_effect import PreparedSignal
 
 if TYPE_CHECKING:
     from taquba.queue import QueueTransaction
@@ -146,7 +148,9 @@ class Submission:
 
 
 class RunEffects(Effects):
-    """Effects that can also submit runs, atomic with the step (or hook) that stages them."""
+    """Effects that can also submit runs and send signals, atomic with the step (or hook) that
+    stages them.
+    """
 
     __slots__ = ("_runs",)
 
@@ -190,6 +194,26 @@ class RunEffects(Effects):
                 revision=revision,
             )
         )
+        return self
+
+    def signal(
+        self,
+        key: str,
+        payload: bytes = b"",
+        *,
+        signal_id: str | None = None,
+        mode: SignalMode = "latest",
+    ) -> Self:
+        """Send a signal, as `WorkflowRuntime.signal` does, in the transaction of these effects.
+
+        It is sent once, by the attempt of the step that is committed. If its key's buffer is
+        full by then, the step is tried again.
+
+        Raises:
+            InvalidArgument: See `WorkflowRuntime.signal`.
+            EffectsSealed: The step has returned.
+        """
+        self.add(PreparedSignal(self._runs, new_signal(key, payload, signal_id, mode)))
         return self
 
 
