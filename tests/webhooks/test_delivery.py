@@ -346,7 +346,7 @@ async def hooked(hook: WebhookHook, **options: Any) -> AsyncIterator[tuple[Bed, 
 
 
 async def test_a_run_with_a_url_is_told() -> None:
-    """HOOK-19: one delivery, with the result and the two headers; HOOK-21."""
+    """HOOK-19, HOOK-21: one delivery, with the result or the error, and the two headers."""
     told: dict[str, tuple[bytes, str, str]] = {}
     async with hooked(WebhookHook()) as (t, runtime):
         for input in (b"ok", b"nothing", b"fail", b"cancel"):

@@ -144,7 +144,7 @@ async def test_what_a_hook_is_told() -> None:
 
 
 async def test_it_works_after_the_records_are_gone_and_the_id_is_used_again() -> None:
-    """10.1, HOOK-22: each life has a notification of its own, even while one still waits."""
+    """HOOK-22, 10.1: each life has a notification of its own, even while one still waits."""
     store, clock = MemoryStore(), ManualClock()
     told = Told()
     async with bed(runner, store=store, clock=clock, terminal_hook=told) as t:

@@ -210,7 +210,7 @@ async def test_many_runs_with_large_payloads_side_by_side() -> None:
 
 @pytest.mark.parametrize("what", ["payload", "result"])
 async def test_a_store_that_fails_while_an_outcome_is_stored(what: str) -> None:
-    """The attempt fails, for now; the step is run again, and nothing is left behind."""
+    """STEP-24, STEP-25: the attempt fails; the step is run again, and nothing is left behind."""
     store, clock = CountingStore(), ManualClock()
     attempts = 0
 
