@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from tests.simulation import shrink, stack, workers, world
+from tests.simulation import runs, shrink, stack, workers, world
 from tests.simulation.runner import simulate_many
 
 
@@ -24,16 +24,23 @@ def main() -> int:
         type=int,
         help="how many worlds of workers (default: three for ten of the whole)",
     )
+    parser.add_argument(
+        "--run-seeds",
+        type=int,
+        help="how many worlds of workflow runs (default: one for ten of the whole)",
+    )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes to use")
     parser.add_argument("--seed", type=int, help="only this world")
     parser.add_argument("--journal", action="store_true", help="with --seed: the journal alone")
     parser.add_argument("--workers", action="store_true", help="with --seed: the world of workers")
+    parser.add_argument("--runs", action="store_true", help="with --seed: the world of runs")
     parser.add_argument("--trace", action="store_true", help="print what happens there")
     options = parser.parse_args()
     logging.getLogger("taquba").setLevel(logging.CRITICAL)
     if options.seed is not None:
-        kind = "workers" if options.workers else "journal" if options.journal else "stack"
+        chosen = [kind for kind in ("workers", "journal", "runs") if getattr(options, kind)]
+        kind = chosen[0] if chosen else "stack"
         return _one(seed=options.seed, kind=kind, trace=options.trace)
     fewer = options.seeds * 3 // 10
     failed = 0
@@ -41,12 +48,18 @@ def main() -> int:
         ("stack", options.seeds),
         ("journal", fewer if options.journal_seeds is None else options.journal_seeds),
         ("workers", fewer if options.worker_seeds is None else options.worker_seeds),
+        ("runs", options.seeds // 10 if options.run_seeds is None else options.run_seeds),
     ):
         failed |= _many(kind, range(options.first, options.first + count), options.jobs)
     return failed
 
 
-_SIMULATE = {"stack": stack.simulate, "journal": world.simulate, "workers": workers.simulate}
+_SIMULATE = {
+    "stack": stack.simulate,
+    "journal": world.simulate,
+    "workers": workers.simulate,
+    "runs": runs.simulate,
+}
 
 
 def _one(seed: int, *, kind: str, trace: bool) -> int:
@@ -81,7 +94,8 @@ def _explain(lived: stack.StackWorld | world.World | workers.WorkerWorld) -> Non
         print(world.explain(lived))
     else:
         print(f"seed {lived.seed} breaks promises:", *lived.violations[:10], sep="\n  - ")
-        print(f"again: python -m tests.simulation --workers --seed {lived.seed} --trace")
+        kind = "runs" if isinstance(lived, runs.RunWorld) else "workers"
+        print(f"again: python -m tests.simulation --{kind} --seed {lived.seed} --trace")
 
 
 if __name__ == "__main__":

@@ -491,11 +491,11 @@ async def _misfortune(world: WorkerWorld, life: Life, random: Random) -> None:
         world.count("freezes")
 
 
-async def _slot(world: WorkerWorld, number: int) -> None:
+async def _slot(world: WorkerWorld, number: int, make: Callable[..., Life]) -> None:
     random = Random(f"{world.seed}/slot {number}")
     await asyncio.sleep(random.choice((0.0, 0.3, 1.0)) * random.random())
     for count in range(random.randint(1, world.plan.lives)):
-        life = Life(world, f"p{number}.{count}", world.plan.weather)
+        life = make(world, f"p{number}.{count}", world.plan.weather)
         world.lives.append(life)
         fate = _misfortune(world, life, Random(f"{world.seed}/{life.name}/fate"))
         world.fates.append(life.start(fate))
@@ -504,9 +504,14 @@ async def _slot(world: WorkerWorld, number: int) -> None:
         await asyncio.sleep(random.random() * 0.3)
 
 
-async def _history(world: WorkerWorld) -> None:
+async def live_through(
+    world: WorkerWorld,
+    make: Callable[..., Life],
+    finish: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Let processes live and die until everything heals, and then finish."""
     world.note("plan", world.plan)
-    await asyncio.gather(*(_slot(world, number) for number in range(world.plan.slots)))
+    await asyncio.gather(*(_slot(world, number, make) for number in range(world.plan.slots)))
     await asyncio.sleep(1.0)
     world.note("everything heals")
     for fate in world.fates:
@@ -519,13 +524,13 @@ async def _history(world: WorkerWorld) -> None:
     for life in world.lives:
         if life.process.dead:
             world.count("deaths")
+    await finish()
+
+
+async def _finish(world: WorkerWorld) -> None:
+    """Work off what is left, and look at what came of everything."""
     last = Life(world, "last", FAIR)
     world.lives.append(last)
-    await asyncio.ensure_future(_finish(world, last))
-
-
-async def _finish(world: WorkerWorld, last: Life) -> None:
-    """Work off what is left, and look at what came of everything."""
     last.process.live_here()
     assert await last.open()
     queue = last.queue
@@ -592,6 +597,9 @@ def simulate(seed: int, plan: Plan | None = None) -> WorkerWorld:
         def config(**given: Any) -> Any:
             return database_config(settings, scratch, **given)
 
+        async def finish() -> None:
+            await asyncio.ensure_future(_finish(world))
+
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             world.violations.append(f"loop_reports: {context.get('message')} {context!r}")
 
@@ -600,7 +608,7 @@ def simulate(seed: int, plan: Plan | None = None) -> WorkerWorld:
             mock.patch("taquba.queue._queue.JournalConfig", journal_config),
         ):
             try:
-                run(_history(world), on_error)
+                run(live_through(world, Life, finish), on_error)
             except Stuck as error:
                 world.violations.append(f"stuck: {error}")
             except Exception as error:
