@@ -205,6 +205,7 @@ PUBLIC = {
         MAX_BUFFERED_SIGNALS MAX_SIGNAL_KEY_SIZE MAX_SIGNAL_SIZE SIGNAL_IDS_KEPT Signalled
         SignalMode SignalOutcome PreparedSignal
         MAX_MEMO_KEY_SIZE MAX_MEMO_SIZE MAX_RUN_ID_LENGTH Memo Outcome PermanentError RunEnd
+        RunCounts RunPage RunSummary WorkflowView
         Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
         Succeed TerminalStatus TransientError WorkflowRuntime
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog

@@ -16,10 +16,13 @@ from taquba.workflow._outcomes import Fail as Fail
 from taquba.workflow._outcomes import Outcome as Outcome
 from taquba.workflow._outcomes import Succeed as Succeed
 from taquba.workflow._records import ErrorKind as ErrorKind
+from taquba.workflow._records import RunCounts as RunCounts
 from taquba.workflow._records import RunEnd as RunEnd
 from taquba.workflow._records import RunOutcome as RunOutcome
+from taquba.workflow._records import RunPage as RunPage
 from taquba.workflow._records import RunState as RunState
 from taquba.workflow._records import RunStatus as RunStatus
+from taquba.workflow._records import RunSummary as RunSummary
 from taquba.workflow._records import RunTermination as RunTermination
 from taquba.workflow._records import Submitted as Submitted
 from taquba.workflow._records import TerminalStatus as TerminalStatus
@@ -43,6 +46,7 @@ from taquba.workflow._step_kv import BlockingKeyValueReader as BlockingKeyValueR
 from taquba.workflow._submitting import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
 from taquba.workflow._submitting import RunEffects as RunEffects
 from taquba.workflow._submitting import Submission as Submission
+from taquba.workflow._view import WorkflowView as WorkflowView
 from taquba.workflow._workflows import MAX_REVISION_LENGTH as MAX_REVISION_LENGTH
 from taquba.workflow._workflows import MAX_WORKFLOW_NAME_LENGTH as MAX_WORKFLOW_NAME_LENGTH
 from taquba.workflow._workflows import Workflow as Workflow
@@ -73,11 +77,14 @@ __all__ = [
     "Outcome",
     "PermanentError",
     "PreparedSignal",
+    "RunCounts",
     "RunEffects",
     "RunEnd",
     "RunOutcome",
+    "RunPage",
     "RunState",
     "RunStatus",
+    "RunSummary",
     "RunTermination",
     "Runner",
     "SignalMode",
@@ -96,4 +103,5 @@ __all__ = [
     "Workflow",
     "WorkflowBacklog",
     "WorkflowRuntime",
+    "WorkflowView",
 ]

@@ -354,7 +354,15 @@ class Delivery:
 
         def give_up(tx: QueueTransaction) -> None:
             tx.dead_letter(claim, failure)
-            self._runs.end(tx, life, TerminalStatus.FAILED, claim.job, error=text, kind=kind)
+            self._runs.end(
+                tx,
+                life,
+                TerminalStatus.FAILED,
+                claim.job,
+                error=text,
+                kind=kind,
+                error_type=failure.kind,
+            )
 
         return FailedSettlement(self._unless_cancelled(claim, life, give_up), error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taquba._checks import blob
@@ -10,10 +11,11 @@ from taquba.queue import MAX_PAYLOAD_SIZE
 from taquba.workflow._outcomes import Continue, Outcome, Succeed
 
 if TYPE_CHECKING:
-    from taquba.queue import Queue, StoredValue
-    from taquba.workflow._runs import RunTable
+    from taquba.queue import Queue, QueueReader, StoredValue
+    from taquba.workflow._records import RunOutcome
+    from taquba.workflow._run import Run
 
-__all__ = ["fetch_result", "store_large"]
+__all__ = ["outcome_of_run", "store_large"]
 
 
 async def store_large(queue: Queue, outcome: Outcome) -> StoredValue | None:
@@ -34,19 +36,25 @@ async def store_large(queue: Queue, outcome: Outcome) -> StoredValue | None:
     return await queue.store_value(blob(data, name=name, limit=MAX_PAYLOAD_SIZE))
 
 
-async def fetch_result(queue: Queue, runs: RunTable, life: int, ref: str) -> bytes | None:
-    """The result that is this object; None if that life has been forgotten meanwhile.
+async def outcome_of_run(reader: QueueReader, run: Run) -> RunOutcome | None:
+    """What an ended run came to; None if that has been forgotten meanwhile.
 
     Raises:
-        PayloadMissing, CorruptStore: The object is gone, or damaged.
+        PayloadMissing, CorruptStore: The object with its result is gone, or damaged.
         StoreError: It could not be read.
     """
+    if run.result_ref is None or run.result is not None:
+        return run.outcome()
     try:
-        return await queue.fetch_value(ref)
+        result = await reader.fetch_value(run.result_ref)
     except (PayloadMissing, CorruptStore) as error:
-        if not runs.has_life(life):
+        source = reader._source
+        await source.catch_up()
+        await source.enter()
+        if not source.rows("SELECT 1 FROM runs WHERE life = ?", (run.life,)):
             return None
         text = f"the result of the run is lost: {error}"
         if isinstance(error, CorruptStore):
             raise CorruptStore(text, key=error.key) from error
         raise PayloadMissing(text) from error
+    return replace(run, result=result).outcome()

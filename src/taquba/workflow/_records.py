@@ -8,10 +8,13 @@ from enum import Enum
 
 __all__ = [
     "ErrorKind",
+    "RunCounts",
     "RunEnd",
     "RunOutcome",
+    "RunPage",
     "RunState",
     "RunStatus",
+    "RunSummary",
     "RunTermination",
     "Submitted",
     "TerminalStatus",
@@ -121,3 +124,55 @@ class RunEnd:
 
     termination: RunTermination
     outcome: RunOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run of a list: all that is known of it, without its result."""
+
+    run_id: str
+    state: RunState
+    status: TerminalStatus | None
+    """How it ended, if it has."""
+    current_step: int
+    """Number of the current step, from 0; of an ended run, the last one."""
+    submitted_at: datetime
+    ended_at: datetime | None
+    error: str | None
+    """Reason of a failure or cancellation."""
+    error_kind: ErrorKind | None
+    """None unless it failed; also None if its last step died outside a worker."""
+    error_type: str | None
+    """Name of the exception that ended it, if one did."""
+    headers: dict[str, str]
+    """The submitter's headers."""
+    workflow: str | None
+    """The workflow that it was submitted for, if that has a name."""
+    revision: str | None
+    """The revision of that workflow."""
+    waiting_for: str | None
+    """Key of the signal that it waits for."""
+    due: datetime | None
+    """When its step is due, at the latest, if it waits for a time, a retry or a signal. None
+    for one that waits for its signal for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some runs of a list."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None
+    """Where the next page begins: the `after` of its call. None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """How many runs are where."""
+
+    pending: int = 0
+    running: int = 0
+    cancelling: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0

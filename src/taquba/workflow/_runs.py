@@ -6,31 +6,34 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import IntEnum
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taquba._checks import as_datetime, moment
 from taquba._msgpack import unpack
-from taquba.errors import InconsistentRunState, ReservedName
+from taquba.errors import ReservedName
 from taquba.queue import CancelOutcome, JobState
 from taquba.workflow._clearing import Clearing
 from taquba.workflow._headers import life_of, own_headers
 from taquba.workflow._hooks import Hooks, StepTerms
-from taquba.workflow._large import fetch_result
 from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
     ErrorKind,
     RunOutcome,
-    RunState,
     RunStatus,
-    RunTermination,
     TerminalStatus,
 )
 from taquba.workflow._retention import Retention
-from taquba.workflow._signal import FOR_EVER_MS
+from taquba.workflow._run import (
+    ACTIVE,
+    RUN_COLUMNS,
+    STORED,
+    STORED_KINDS,
+    Run,
+    find_run,
+    status_of,
+)
 from taquba.workflow._signals import Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
@@ -42,32 +45,6 @@ __all__ = ["ACTIVE", "Run", "RunTable"]
 logger = logging.getLogger("taquba.workflow")
 
 
-class _Status(IntEnum):
-    ACTIVE = 0
-    SUCCEEDED = 1
-    FAILED = 2
-    CANCELLED = 3
-
-
-ACTIVE = int(_Status.ACTIVE)
-_TERMINAL = {
-    _Status.SUCCEEDED: TerminalStatus.SUCCEEDED,
-    _Status.FAILED: TerminalStatus.FAILED,
-    _Status.CANCELLED: TerminalStatus.CANCELLED,
-}
-_STORED = {status: stored for stored, status in _TERMINAL.items()}
-_KINDS: dict[int | None, ErrorKind | None] = {
-    None: None,
-    0: ErrorKind.TRANSIENT,
-    1: ErrorKind.PERMANENT,
-}
-_STORED_KINDS = {kind: stored for stored, kind in _KINDS.items()}
-
-_COLUMNS = (
-    "life, run_id, status, step, job_id, input_digest, ended_at, error, error_kind, headers,"
-    " result, workflow, revision, result_ref"
-)
-
 _ADVANCE = "UPDATE runs SET step = ?, job_id = ? WHERE life = ?"
 _ADVANCE_WAITED = _ADVANCE.replace(
     "WHERE", ", signal_key = NULL, signal = NULL, signal_sent = NULL WHERE"
@@ -75,50 +52,6 @@ _ADVANCE_WAITED = _ADVANCE.replace(
 _JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
 _MOST_REMEMBERED = 10_000
 """Jobs whose run is remembered; the others are looked up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One life of a run id, as stored."""
-
-    life: int
-    run_id: str
-    status: int
-    step: int
-    job_id: str
-    input_digest: bytes
-    ended_at: int | None
-    error: str | None
-    error_kind: int | None
-    headers: bytes
-    result: bytes | None
-    workflow: str | None
-    revision: str | None
-    result_ref: str | None
-    """The object that holds the result."""
-
-    def termination(self) -> RunTermination:
-        return RunTermination(
-            status=_TERMINAL[_Status(self.status)],
-            error=self.error,
-            error_kind=_KINDS[self.error_kind],
-            final_step=self.step,
-            terminated_at=_at(self.ended_at),
-        )
-
-    def outcome(self) -> RunOutcome:
-        return RunOutcome(
-            run_id=self.run_id,
-            status=_TERMINAL[_Status(self.status)],
-            result=self.result,
-            error=self.error,
-            error_kind=_KINDS[self.error_kind],
-            final_step=self.step,
-            terminated_at=_at(self.ended_at),
-            headers=own_headers(unpack(self.headers)),
-            workflow=self.workflow,
-            revision=self.revision,
-        )
 
 
 class RunTable:
@@ -228,10 +161,7 @@ class RunTable:
 
     def by_id(self, run_id: str) -> Run | None:
         """The current life of a run id."""
-        rows = self._queue.peek(
-            f"SELECT {_COLUMNS} FROM runs WHERE queue = ? AND run_id = ?", (self._name, run_id)
-        )
-        return Run(*rows[0]) if rows else None
+        return find_run(self._queue.peek, self._name, run_id)
 
     def active(self, run_id: str) -> Run | None:
         """The current life of a run id, if it has not ended."""
@@ -240,26 +170,8 @@ class RunTable:
 
     def by_life(self, life: int) -> Run:
         """One life, which exists."""
-        [row] = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
+        [row] = self._queue.peek(f"SELECT {RUN_COLUMNS} FROM runs WHERE life = ?", (life,))
         return Run(*row)
-
-    def has_life(self, life: int) -> bool:
-        """Whether there is a record of this life."""
-        return bool(self._queue.peek("SELECT 1 FROM runs WHERE life = ?", (life,)))
-
-    async def outcome(self, run: Run) -> RunOutcome | None:
-        """What an ended run came to; None if that has been forgotten meanwhile.
-
-        Raises:
-            PayloadMissing, CorruptStore: The object with its result is gone, or damaged.
-            StoreError: It could not be read.
-        """
-        if run.result_ref is not None and run.result is None:
-            result = await fetch_result(self._queue, self, run.life, run.result_ref)
-            if result is None:
-                return None
-            run = replace(run, result=result)
-        return run.outcome()
 
     def advanced_to(self, job_id: str) -> tuple[int, str, int, None] | None:
         """Life, run id and step number of a job that `advance` made the current one; no signal.
@@ -302,33 +214,7 @@ class RunTable:
 
     def status(self, run: Run) -> RunStatus:
         """Where this run is."""
-        names = run.workflow, run.revision
-        if run.status != ACTIVE:
-            return RunStatus(run.run_id, RunState.TERMINATED, run.step, run.termination(), *names)
-        rows = self._queue.peek(
-            "SELECT jobs.state, jobs.cancel_requested, jobs.run_at, jobs.attempts, runs.signal_key"
-            " FROM jobs JOIN runs ON runs.life = ? WHERE jobs.id = ?",
-            (run.life, run.job_id),
-        )
-        if not rows:
-            raise InconsistentRunState(
-                f"run {run.run_id!r} is active, but its job {run.job_id} is gone: was it cancelled "
-                "or removed through the queue? Use the runtime to end runs"
-            )
-        job_state, cancel_requested, due_ms, attempts, key = rows[0]
-        if cancel_requested:
-            state = RunState.CANCELLING
-        else:
-            state = RunState.RUNNING if job_state == JobState.CLAIMED else RunState.PENDING
-        return RunStatus(
-            run.run_id,
-            state,
-            run.step,
-            None,
-            *names,
-            waiting_for=key if job_state == JobState.SCHEDULED and not attempts else None,
-            due=None if due_ms == FOR_EVER_MS else as_datetime(due_ms),
-        )
+        return status_of(self._queue.peek, run)
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -388,6 +274,7 @@ class RunTable:
         *,
         error: str | None = None,
         kind: ErrorKind | None = None,
+        error_type: str | None = None,
         result: bytes | None = None,
         notification: NewJob | None = None,
         stored: StoredValue | None = None,
@@ -402,14 +289,15 @@ class RunTable:
         elif self.hooks.active:
             self._notify(tx, life, status, step, error, kind, result)
         tx.execute(
-            "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, result = ?,"
-            " result_ref = ?, signal_key = NULL, signal = NULL, signal_sent = NULL"
+            "UPDATE runs SET status = ?, ended_at = ?, error = ?, error_kind = ?, error_type = ?,"
+            " result = ?, result_ref = ?, signal_key = NULL, signal = NULL, signal_sent = NULL"
             " WHERE life = ? AND status = 0",
             (
-                int(_STORED[status]),
+                int(STORED[status]),
                 tx.now_ms,
                 error,
-                _STORED_KINDS[kind],
+                STORED_KINDS[kind],
+                error_type,
                 result if stored is None else None,
                 None if stored is None else stored.ref,
                 life,
@@ -549,19 +437,13 @@ class RunTable:
         before = self._replaced.pop(life, None)
         if waiters:
             # It may have been replaced by a new life in the transaction that ended it.
-            rows = self._queue.peek(f"SELECT {_COLUMNS} FROM runs WHERE life = ?", (life,))
+            rows = self._queue.peek(f"SELECT {RUN_COLUMNS} FROM runs WHERE life = ?", (life,))
             run = Run(*rows[0]) if rows else before
             assert run is not None
             run = replace(run, result=result)
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(run)
-
-
-def _at(at_ms: int | None) -> datetime:
-    at = as_datetime(at_ms)
-    assert at is not None
-    return at
 
 
 def _unused_lives(queue: Queue) -> Iterator[int]:

@@ -27,11 +27,14 @@ from taquba.workflow._delivery import Delivery
 from taquba.workflow._engines import Engines
 from taquba.workflow._hook_delivery import HookDelivery
 from taquba.workflow._hooks import TerminalHook, TerminalHookFunction
+from taquba.workflow._large import outcome_of_run
 from taquba.workflow._memo import MEMO_INLINE_LIMIT
 from taquba.workflow._queues import hook_queue
-from taquba.workflow._records import RunEnd, RunOutcome, RunStatus, Submitted
+from taquba.workflow._reading import RunReader
+from taquba.workflow._records import RunEnd, Submitted
+from taquba.workflow._run import ACTIVE, Run
 from taquba.workflow._runner import Runner
-from taquba.workflow._runs import ACTIVE, Run, RunTable
+from taquba.workflow._runs import RunTable
 from taquba.workflow._schema import WORKFLOW_SCHEMA
 from taquba.workflow._signalling import Signalling
 from taquba.workflow._submitting import (
@@ -51,7 +54,7 @@ __all__ = ["WorkflowRuntime"]
 
 
 @final
-class WorkflowRuntime(Signalling):
+class WorkflowRuntime(Signalling, RunReader):
     """Runs workflows: submits runs, works on their steps, and tells what became of them.
 
     Use it with ``async with``: inside, its worker runs. Leaving the block normally takes no
@@ -135,7 +138,7 @@ class WorkflowRuntime(Signalling):
                 "use 'async with Queue.open(…) as queue:'"
             )
         queue.engine(queue_name, _no_handler)  # checks the name
-        self._queue = queue
+        self._queue = self._reader = queue
         self._queue_name = queue_name
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
         self._registry = Registry(
@@ -378,36 +381,6 @@ class WorkflowRuntime(Signalling):
 
     # -- looking ----------------------------------------------------------------------------
 
-    async def status(self, run_id: str) -> RunStatus | None:
-        """Where a run is, or None if the id is unknown. What it reports is durable.
-
-        Raises:
-            InconsistentRunState: The run's job was removed behind the runtime's back.
-        """
-        runs = self._opened()
-        run = runs.by_id(check_run_id(run_id))
-        status = None if run is None else runs.status(run)
-        await self._queue.barrier()
-        return status
-
-    async def outcome(self, run_id: str) -> RunOutcome | None:
-        """What an ended run came to; None while it is active, or if the id is unknown.
-
-        Raises:
-            PayloadMissing, CorruptStore: The object that holds a large result is gone, or
-                damaged.
-            StoreError: It could not be read.
-        """
-        runs, name = self._opened(), check_run_id(run_id)
-        while True:
-            run = runs.by_id(name)
-            await self._queue.barrier()
-            if run is None or run.status == ACTIVE:
-                return None
-            outcome = await runs.outcome(run)
-            if outcome is not None:
-                return outcome
-
     async def wait(self, run_id: str, timeout: Duration | None = None) -> RunEnd:
         """Wait for the end of a run, and tell it. What it reports is durable.
 
@@ -433,15 +406,9 @@ class WorkflowRuntime(Signalling):
                 runs.status(run)  # raises if nobody can ever finish it
                 run = await self._wait_for_end(run, limit)
             await self._queue.barrier()
-            outcome = await runs.outcome(run)
+            outcome = await outcome_of_run(self._queue, run)
             if outcome is not None:  # or else a new life has begun
                 return RunEnd(run.termination(), outcome)
-
-    async def unfinished(self) -> int:
-        """How many runs have not ended."""
-        count = self._opened().unfinished()
-        await self._queue.barrier()
-        return count
 
     async def backlog(self) -> list[WorkflowBacklog]:
         """The unfinished runs by workflow and revision, and whether somebody here runs them."""
@@ -484,6 +451,10 @@ class WorkflowRuntime(Signalling):
         self._fail_waiters(error)
         if self._group is not None and not self._left:
             self._group.start_soon(_fail, copy.copy(error))
+
+    async def _enter(self) -> bool:
+        self._opened()
+        return True
 
     def _opened(self) -> RunTable:
         if self._runs is None:
