@@ -22,6 +22,7 @@ from taquba.cli._parser import (
     loaded,
 )
 from taquba.cli._queue_commands import add_queue_commands
+from taquba.cli._run_commands import add_run_commands
 from taquba.errors import CorruptStore, TaqubaError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_TIMES = ("--at", "--since", "--until")
+_TIMES = ("--at", "--since", "--until", "--ended-since", "--ended-until")
 """Options whose value may begin with a minus."""
 _INTERRUPTED = 128 + signal.SIGINT
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not have
@@ -144,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(verbs)
     _add_info(verbs)
     add_queue_commands(verbs)
+    add_run_commands(verbs)
     return parser
 
 

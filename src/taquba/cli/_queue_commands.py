@@ -11,7 +11,7 @@ from taquba.cli._parser import Parser, add_command, loaded
 if TYPE_CHECKING:
     from taquba.cli._parser import Verbs
 
-__all__ = ["add_queue_commands"]
+__all__ = ["add_filters", "add_group", "add_pages", "add_queue_commands"]
 
 _STATES = ("pending", "scheduled", "claimed", "done", "dead")
 
@@ -19,19 +19,19 @@ _STATES = ("pending", "scheduled", "claimed", "done", "dead")
 def add_queue_commands(verbs: Verbs) -> None:
     """Declare ``queues``, ``jobs``, ``dead`` and ``kv``."""
     _add_queues(verbs)
-    jobs = _add_group(verbs, "jobs", "look at jobs")
+    jobs = add_group(verbs, "jobs", "look at jobs")
     _add_jobs_list(jobs)
     _add_show(jobs, "jobs")
-    dead = _add_group(verbs, "dead", "look at dead jobs, and give them another chance")
+    dead = add_group(verbs, "dead", "look at dead jobs, and give them another chance")
     _add_dead_list(dead)
     _add_show(dead, "dead")
     _add_dead_redrive(dead)
-    kv = _add_group(verbs, "kv", "look at the key-value store")
+    kv = add_group(verbs, "kv", "look at the key-value store")
     _add_kv_get(kv)
     _add_kv_scan(kv)
 
 
-def _add_group(verbs: Verbs, name: str, summary: str) -> Verbs:
+def add_group(verbs: Verbs, name: str, summary: str) -> Verbs:
     parser = verbs.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
     actions: argparse._SubParsersAction[Parser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, dest="action"
@@ -68,8 +68,8 @@ def _add_jobs_list(actions: Verbs) -> None:
     )
     parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
     parser.add_argument("--state", choices=_STATES, help="only jobs in this state")
-    _add_filters(parser)
-    _add_pages(parser)
+    add_filters(parser)
+    add_pages(parser)
 
 
 def _add_dead_list(actions: Verbs) -> None:
@@ -86,8 +86,8 @@ def _add_dead_list(actions: Verbs) -> None:
     )
     parser.set_defaults(state="dead")
     parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
-    _add_filters(parser)
-    _add_pages(parser)
+    add_filters(parser)
+    add_pages(parser)
 
 
 def _add_show(actions: Verbs, verb: str) -> None:
@@ -134,7 +134,7 @@ def _add_dead_redrive(actions: Verbs) -> None:
         "--job", metavar="JOB", action="append", default=[], help="this one. May be repeated"
     )
     which.add_argument("--all", action="store_true", help="all dead jobs of the queue")
-    _add_filters(parser)
+    add_filters(parser)
     parser.add_argument(
         "--limit", type=whole_number, metavar="N", default=None, help="this many jobs at most"
     )
@@ -174,10 +174,12 @@ def _add_kv_scan(actions: Verbs) -> None:
     )
     parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="default: all keys")
     parser.add_argument("--hex", action="store_true", help="PREFIX and --after are hexadecimal")
-    _add_pages(parser)
+    add_pages(parser)
 
 
-def _add_filters(parser: argparse.ArgumentParser) -> None:
+def add_filters(
+    parser: argparse.ArgumentParser, what: str = "jobs", begun: str = "enqueued"
+) -> None:
     filters = parser.add_argument_group("filters")
     filters.add_argument(
         "--header",
@@ -185,18 +187,20 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=header,
         default=[],
-        help="only jobs with this header. May be repeated",
+        help=f"only {what} with this header. May be repeated",
     )
-    filters.add_argument("--error", metavar="TEXT", help="only jobs whose last error contains this")
+    filters.add_argument(
+        "--error", metavar="TEXT", help=f"only {what} whose last error contains this"
+    )
     filters.add_argument(
         "--since",
         metavar="TIME",
-        help="only jobs that were enqueued then or later; see 'export --at'",
+        help=f"only {what} that were {begun} then or later; see 'export --at'",
     )
-    filters.add_argument("--until", metavar="TIME", help="only jobs that were enqueued before")
+    filters.add_argument("--until", metavar="TIME", help=f"only {what} that were {begun} before")
 
 
-def _add_pages(parser: argparse.ArgumentParser) -> None:
+def add_pages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=whole_number, metavar="N", default=100, help="this many at most (100)"
     )
