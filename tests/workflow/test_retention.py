@@ -352,6 +352,25 @@ async def test_a_failing_pass_is_repeated(
         assert await known(t.runtime, "r") == [False]
 
 
+async def test_a_result_that_is_an_object_goes_with_its_run() -> None:
+    """RET-03"""
+
+    async def objects() -> list[str]:
+        return [info.key async for info in t.store.below.list("payloads/")]
+
+    async def runner(step: Step) -> Outcome:
+        return Succeed(bytes(2_000_000))
+
+    async with bed(runner, retention=10) as t:
+        await run(t, "r")
+        await t.clock.advance(9)
+        assert len(await objects()) == 1
+        await t.clock.advance(1)
+        assert await known(t.runtime, "r") == [False]
+        await t.clock.advance(60)
+        assert await objects() == []
+
+
 async def test_a_clock_that_is_stepped_forward_is_noticed() -> None:
     async with bed(done, retention=timedelta(days=10)) as t:
         await run(t, "r")
