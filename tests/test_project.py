@@ -213,6 +213,9 @@ PUBLIC = {
         BlockingKeyValueReader RunEffects Submission
         MAX_INLINE_MEMO_SIZE MemoStats
     """,
+    "taquba.jobs": """
+        BlockingJobContext Call Job JobContext JobHandle JobRunner job
+    """,
     "taquba.stages": """
         BoundStage Call Stages stage
     """,

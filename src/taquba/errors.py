@@ -34,7 +34,7 @@
     ├── SignalTaken                another run waits for the signal already
     ├── SignalQueueFull            as many signals are buffered under one key as may be
     ├── RunNotFound, InconsistentRunState
-    ├── RunFailed                  a run whose result was asked for did not succeed
+    ├── RunFailed, JobFailed       what was asked for its result did not succeed
     ├── EffectsSealed              staged after the step returned
     ├── SerializationError         a value cannot be encoded, or a stored one not decoded
     ├── InvalidSignature           a webhook that was received is not to be trusted
@@ -72,6 +72,7 @@ __all__ = [
     "InvalidState",
     "InvalidType",
     "InvalidUrl",
+    "JobFailed",
     "JobNotFound",
     "MissingDependency",
     "ObjectExists",
@@ -329,6 +330,10 @@ class RunNotFound(TaqubaError):
 
 class RunFailed(TaqubaError):
     """A run whose result was asked for has failed, or was cancelled; the message says why."""
+
+
+class JobFailed(TaqubaError):
+    """A job whose result was asked for has failed, or was cancelled; the message says why."""
 
 
 class InconsistentRunState(TaqubaError):

@@ -421,3 +421,14 @@ def at_ms(clock: ManualClock) -> Any:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+
+
+async def test_an_id_may_be_used_once() -> None:
+    async with bed(done) as t:
+        first = await t.runtime.submit(b"x", run_id="r", once=True)
+        await t.end("r")
+        again = await t.runtime.submit(b"x", run_id="r", once=True)
+        assert (again.created, again.job_id) == (False, first.job_id)
+        with pytest.raises(InputMismatch, match="has ended with another input"):
+            await t.runtime.submit(b"y", run_id="r", once=True)
+        assert (await t.runtime.submit(b"y", run_id="r")).created

@@ -66,7 +66,7 @@ class InExecutor:
 
     def __init__(
         self,
-        handler: Callable[[Any], Result],
+        handler: Callable[[Any], object],
         executor: Executor | MakeExecutor,
         *,
         clock: Clock,

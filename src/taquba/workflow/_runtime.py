@@ -244,6 +244,7 @@ class WorkflowRuntime(Signalling, RunReader):
         run_id: str | None = None,
         workflow: str | None = None,
         revision: str | None = None,
+        once: bool = False,
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -261,6 +262,8 @@ class WorkflowRuntime(Signalling, RunReader):
             workflow: Name of the workflow that is to run it; None is the runner without a name.
             revision: Of that workflow; None is the one that was registered last. The run keeps
                 it to its end.
+            once: An id whose run has ended, and is kept, is not used again either: that run is
+                what is told of.
             headers: Text that every step and the outcome carry.
             priority: Of every step; lower is served first.
             max_attempts: Of every step; default: the queue's.
@@ -282,6 +285,7 @@ class WorkflowRuntime(Signalling, RunReader):
             run_id=run_id,
             workflow=workflow,
             revision=revision,
+            once=once,
             headers=headers,
             priority=priority,
             max_attempts=max_attempts,
@@ -304,6 +308,7 @@ class WorkflowRuntime(Signalling, RunReader):
         run_id: str | None = None,
         workflow: str | None = None,
         revision: str | None = None,
+        once: bool = False,
         headers: Mapping[str, str] | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -329,6 +334,7 @@ class WorkflowRuntime(Signalling, RunReader):
             run_at=run_at,
             workflow=workflow,
             revision=revision,
+            once=once,
         )
 
     async def submit_many(self, submissions: Iterable[Submission]) -> list[Submitted]:

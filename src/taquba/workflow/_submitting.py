@@ -58,6 +58,7 @@ class Submission:
         "_headers",
         "_job",
         "_life",
+        "_once",
         "_revision",
         "_runs",
         "_workflow",
@@ -76,8 +77,11 @@ class Submission:
         headers: Mapping[str, str],
         workflow: str | None,
         revision: str | None,
+        *,
+        once: bool = False,
     ) -> None:
         """Not for callers: use `WorkflowRuntime.submission`."""
+        self._once = once
         self._runs = runs
         self.run_id = run_id
         self._life: int | None = life
@@ -119,14 +123,15 @@ class Submission:
                 f"run {self.run_id!r} is submitted to another store than the one that commits: "
                 "make the submission with a runtime of the queue that the effects are passed to"
             )
-        known = runs.active(self.run_id)
+        known = runs.by_id(self.run_id) if self._once else runs.active(self.run_id)
         if known is not None:
             runs.status(known)  # raises if nothing stands for it any more
             what = "input" if known.input_digest != self._digest else "workflow"
             if what == "input" or known.workflow != self._workflow:
+                state = "is active" if runs.active(self.run_id) else "has ended"
+                hint = "" if self._once else ", or wait until it has ended"
                 raise InputMismatch(
-                    f"run {self.run_id!r} is active with another {what}: choose another run id, or "
-                    "wait until it has ended"
+                    f"run {self.run_id!r} {state} with another {what}: choose another run id{hint}"
                 )
             return Submitted(self.run_id, known.job_id, created=False)
         job, life = self._job, self._life
@@ -228,6 +233,7 @@ def new_submission(
     run_at: datetime | None = None,
     workflow: str | None = None,
     revision: str | None = None,
+    once: bool = False,
 ) -> Submission:
     """Check every argument of a submission; without a table of runs it cannot be committed."""
     data = blob(input, name="input", limit=MAX_PAYLOAD_SIZE)
@@ -252,7 +258,8 @@ def new_submission(
         max_attempts=max_attempts,
         run_at=run_at,
     )
-    return Submission(runs, name, life, job, dict(headers or {}), workflow, revision)
+    own = dict(headers or {})
+    return Submission(runs, name, life, job, own, workflow, revision, once=once)
 
 
 def checked_submissions(submissions: object) -> list[Submission]:

@@ -1,0 +1,181 @@
+"""Runs typed jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from taquba._checks import utf8, wrong_type
+from taquba.clock import Duration
+from taquba.errors import InvalidArgument, InvalidType
+from taquba.jobs._context import State
+from taquba.jobs._handle import JobHandle
+from taquba.jobs._job import Call, Job
+from taquba.jobs._running import runner_of
+from taquba.queue import Effects, Queue
+from taquba.workflow import Workflow, WorkflowRuntime
+
+__all__ = ["JobRunner"]
+
+R = TypeVar("R")
+
+
+@final
+class JobRunner:
+    """Runs functions as durable jobs, in ``async with``: submits them, and gives their results.
+
+    Each job is a run of one step: it survives crashes, is retried with backoff, and its result
+    is kept. A call of a job that no runner knows waits until one does.
+
+    Example:
+        >>> import asyncio
+        >>> from taquba import Queue
+        >>> from taquba.jobs import JobContext, JobRunner, job
+        >>> class Mailer:
+        ...     async def send(self, to: str, subject: str) -> str:
+        ...         return f"sent {subject!r} to {to}"
+        >>> @job("email.send", max_attempts=5)
+        ... async def send_email(ctx: JobContext, to: str, subject: str) -> str:
+        ...     return await ctx.state(Mailer).send(to, subject)
+        >>> async def main() -> str:
+        ...     async with Queue.open("memory://") as queue:
+        ...         async with JobRunner(queue, [send_email], state=[Mailer()]) as jobs:
+        ...             handle = await jobs.submit(send_email(to="a@example.com", subject="hi"))
+        ...             return await handle
+        >>> asyncio.run(main())
+        "sent 'hi' to a@example.com"
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        jobs: Iterable[Job[..., Any]],
+        *,
+        state: Iterable[object] = (),
+        executors: Mapping[str, Executor] | None = None,
+        queue_name: str = "jobs",
+        concurrency: int = 16,
+        drain_timeout: Duration | None = None,
+    ) -> None:
+        """Prepare a runner.
+
+        Args:
+            queue: An open queue.
+            jobs: The jobs that it runs; without any it submits and looks, and runs nothing.
+            state: Objects that jobs get by their type, from `JobContext.state`.
+            executors: By name, what the jobs run in that name one. They are the caller's: they
+                must be open as long as the runner, and are not shut down.
+            queue_name: What the jobs belong to; two runners with different names do not see
+                each other's jobs.
+            concurrency: Jobs at the same time, at least 1.
+            drain_timeout: How long leaving the block waits for jobs under way, before they are
+                cancelled and given back. None: as long as they take.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong.
+        """
+        shared = State(state)
+        pools = dict(executors or {})
+        workflows: list[Workflow] = []
+        for each in jobs:
+            if not isinstance(each, Job):
+                raise wrong_type("jobs must be a list of functions with the decorator @job", each)
+            if each.executor is not None and each.executor not in pools:
+                raise InvalidArgument(
+                    f"job {each.name!r} runs in executor {each.executor!r}: pass it, "
+                    f"JobRunner(…, executors={{{each.executor!r}: …}})"
+                )
+            executor = None if each.executor is None else pools[each.executor]
+            workflows.append(Workflow(each.name, runner_of(each, shared, executor, queue.clock)))
+        self._runtime = WorkflowRuntime(
+            queue,
+            workflows=workflows,
+            queue_name=queue_name,
+            concurrency=concurrency,
+            drain_timeout=drain_timeout,
+        )
+
+    @property
+    def runtime(self) -> WorkflowRuntime:
+        """The workflow runtime below: jobs are its runs."""
+        return self._runtime
+
+    async def __aenter__(self) -> JobRunner:
+        await self._runtime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._runtime.__aexit__(kind, error, trace)
+
+    async def submit(
+        self,
+        call: Call[R],
+        *,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+        effects: Effects | None = None,
+    ) -> JobHandle[R]:
+        """Submit a call of a job. When this returns, it survives any crash.
+
+        Args:
+            call: What calling a job gives: ``send_email(to="a@example.com", subject="hi")``.
+            idempotency_key: Any text; a job that was submitted with it before is not submitted
+                again, also if it has ended, as long as it is kept. Default: a new job.
+            headers: Text that the job's function sees.
+            priority: Lower is served first.
+            max_attempts: Default: the job's, or else the queue's.
+            run_at: It runs not before this (aware) time.
+            effects: More to commit with the submission; dropped if it was submitted before.
+
+        Raises:
+            InputMismatch: The idempotency key was used for other arguments or another job.
+            UnknownWorkflow: Runners of this process run jobs, and none runs this one.
+            InvalidArgument: Something of the above is wrong; nothing was written.
+            Fenced: Another process took the store over.
+        """
+        if not isinstance(call, Call):
+            hint = ""
+            if isinstance(call, Job):
+                hint = f": call it, with its arguments: submit({call.__qualname__}(…))"
+            raise wrong_type("submit takes the call of a job", call, hint)
+        submitted = await self._runtime.submit(
+            call.data,
+            run_id=None if idempotency_key is None else job_id_of(idempotency_key),
+            once=True,
+            workflow=call.job.name,
+            headers=headers,
+            priority=priority,
+            max_attempts=call.job.max_attempts if max_attempts is None else max_attempts,
+            run_at=run_at,
+            effects=effects,
+        )
+        return JobHandle(self._runtime, call.job, submitted.run_id, created=submitted.created)
+
+    def handle(self, job: Job[..., R], job_id: str) -> JobHandle[R]:
+        """A handle of a job that was submitted before, by its id; nothing is looked up."""
+        if not isinstance(job, Job):
+            raise wrong_type("handle takes a function with the decorator @job", job)
+        return JobHandle(self._runtime, job, job_id, created=False)
+
+    def handle_of_key(self, job: Job[..., R], idempotency_key: str) -> JobHandle[R]:
+        """The same, by the idempotency key."""
+        return self.handle(job, job_id_of(idempotency_key))
+
+
+def job_id_of(idempotency_key: object) -> str:
+    """The id of the job with this idempotency key: its SHA-256, in hexadecimal."""
+    if not isinstance(idempotency_key, str):
+        raise InvalidType(f"idempotency_key must be a str, not {type(idempotency_key).__name__}")
+    return hashlib.sha256(utf8(idempotency_key, "idempotency_key")).hexdigest()
