@@ -691,14 +691,14 @@ async def test_many_values_go_in_slices(size: int, slices: list[int]) -> None:
         end = await t.runtime.wait("many")
         assert end.outcome.result == b"done"
         await t.settle()
-        assert slices == [1301, 801, 301, 1]
+        assert slices == [1551, 1301, 1051, 801, 551, 301, 51, 1]
         assert t.queue.peek("SELECT count(*) FROM ended_lives") == [(0,)]
         await t.settle()
         left = [info async for info in store.list(PAYLOAD_PREFIX)]
         assert len(left) == (size > LIMIT)
         await t.end("few")
         await t.settle()
-        assert slices == [1301, 801, 301, 1, 0]
+        assert slices == [1551, 1301, 1051, 801, 551, 301, 51, 1, 0]
         assert [info async for info in store.list(PAYLOAD_PREFIX)] == []
 
 
@@ -712,7 +712,7 @@ async def test_large_values_go_in_slices_by_their_size(slices: list[int]) -> Non
         await t.runtime.submit(b"", run_id="r")
         await t.runtime.wait("r")
         await t.settle()
-        assert slices == [3, 1, 0]
+        assert slices == [4, 3, 2, 1, 0]
 
 
 async def test_clearing_goes_on_after_a_crash() -> None:
@@ -735,7 +735,7 @@ async def test_clearing_goes_on_after_a_crash() -> None:
     await process.runtime.wait("r")
     await process.runtime.submit(b"again", run_id="r")
     await settle(clock)
-    assert process.queue.peek("SELECT count(*) FROM memos") == [(701,)]
+    assert process.queue.peek("SELECT count(*) FROM memos") == [(951,)]
     await process.kill()
     async with bed(None, store=store, clock=clock) as t:
         await t.settle()

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoRow", "remove_some", "row_of", "write_row"]
 
-_ROWS_PER_SLICE = 500
-_BYTES_PER_SLICE = 4 * 1024 * 1024
+_ROWS_PER_SLICE = 250
+_BYTES_PER_SLICE = 512 * 1024
 """Of values that one transaction removes, so that the event loop is never held up."""
 
 
