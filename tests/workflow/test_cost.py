@@ -1,13 +1,18 @@
-"""How many objects things cost: writes are what one waits for, and pays for."""
+"""How many requests things cost: writes are what one waits for, and pays for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from taquba.workflow import Continue, Outcome, Step, Succeed, TerminalStatus
+from taquba import ManualClock, Queue
+from taquba.objectstore import MemoryStore
+from taquba.testing import LatencyStore
+from taquba.workflow import Continue, Outcome, Step, Succeed, TerminalStatus, WorkflowRuntime
 
 from .harness import bed
 
@@ -81,6 +86,66 @@ async def test_a_memo_that_is_found_costs_nothing() -> None:
     async with bed(runner) as t:
         await t.runtime.submit(b"", run_id="r", max_attempts=1)
         assert (await t.end("r")).termination.error is None
+
+
+@pytest.mark.parametrize("memoizing", [False, True])
+async def test_a_small_memo_beside_others_costs_no_write(memoizing: bool) -> None:
+    """It shares the write that goes out anyhow. Half a second in which there always is one."""
+    clock = ManualClock()
+    store = LatencyStore(MemoryStore(), 0, clock=clock)
+    stored = 0
+
+    over = False
+
+    async def runner(step: Step) -> Outcome:
+        nonlocal stored
+        while not over:
+            await step.memo.memoized(f"k{stored}", lambda: "x" * 1000)
+            stored += 1
+        return Succeed()
+
+    async with Queue.open(store, clock=clock) as queue, WorkflowRuntime(queue, runner) as runtime:
+        store._latency = 0.02
+        tasks: list[asyncio.Future[Any]] = []
+        if memoizing:
+            tasks.append(asyncio.ensure_future(runtime.submit(b"")))
+        await clock.advance(0.1)
+        before = store.puts
+        for _ in range(50):
+            tasks.append(asyncio.ensure_future(queue.enqueue("others", b"")))
+            await clock.advance(0.01)
+        assert 49 <= store.puts - before <= 52
+        assert stored >= 15 if memoizing else stored == 0
+        over = True
+        await clock.advance(1)
+        await asyncio.gather(*tasks)
+        store._latency = 0
+
+
+async def test_requests_of_memos_that_are_objects() -> None:
+    """A PUT, its part of a write, a GET for each read, and a DELETE in the end."""
+    store = LatencyStore(MemoryStore(), 0)
+    clock = ManualClock()
+    counts: list[dict[str, int]] = []
+
+    async def runner(step: Step) -> Outcome:
+        counts.append(dict(store.requests))
+        await step.memo.put("k", bytes(100_000))
+        counts.append(dict(store.requests))
+        for _ in range(3):
+            await step.memo.get("k")
+        counts.append(dict(store.requests))
+        return Succeed()
+
+    async with Queue.open(store, clock=clock) as queue, WorkflowRuntime(queue, runner) as runtime:
+        await runtime.submit(b"", run_id="r")
+        await runtime.wait("r")
+        await clock.advance(0)
+        counts.append(dict(store.requests))
+    start, put, got, end = (Counter(count) for count in counts)
+    assert put - start == Counter(put=1, create=1)
+    assert got - put == Counter(get=3)
+    assert end - got == Counter(create=1, delete=1)
 
 
 async def test_many_runs_side_by_side_share_writes() -> None:
