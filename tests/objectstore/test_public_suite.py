@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 
@@ -169,4 +170,6 @@ def test_the_documented_five_lines(tmp_path: Path) -> None:
 
 def test_everything_public_is_documented() -> None:
     for name in taquba.testing.__all__:
-        assert getattr(taquba.testing, name).__doc__
+        value = getattr(taquba.testing, name)
+        if get_origin(value) is None:  # an alias of a type is documented below it, in the source
+            assert value.__doc__, name
