@@ -1,7 +1,7 @@
 """The tables of the workflow layer.
 
 Each life of a run id has its own number, so that what belongs to an earlier life (memos,
-outcome, history) can never be taken for the current one's.
+outcome) can never be taken for the current one's.
 """
 
 from __future__ import annotations
@@ -62,23 +62,6 @@ _SIGNAL_IDS = """CREATE TABLE signal_ids (
 _SIGNAL_IDS_SENT = "CREATE INDEX signal_ids_sent ON signal_ids (queue, sent_at) WHERE outcome <> 1"
 """Which of them can be forgotten: those whose signals are not buffered any more."""
 
-_STEP_HISTORY = """CREATE TABLE step_history (
-    life INTEGER NOT NULL,
-    step INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    job_id TEXT NOT NULL,
-    claimed_at INTEGER,
-    started_at INTEGER,
-    settled_at INTEGER NOT NULL,
-    outcome INTEGER NOT NULL,
-    error TEXT,
-    memo_hits INTEGER NOT NULL,
-    memo_misses INTEGER NOT NULL,
-    PRIMARY KEY (life, step, number)
-) WITHOUT ROWID"""
-"""Every delivery of every step, of runs whose history is kept."""
-
 _ENDED_LIVES = "CREATE TABLE ended_lives (life INTEGER NOT NULL PRIMARY KEY)"
 """Lives that are over and have left more rows than could go with their end."""
 
@@ -119,7 +102,6 @@ WORKFLOW_SCHEMA = SchemaModule(
         _SIGNALS,
         _SIGNAL_IDS,
         _SIGNAL_IDS_SENT,
-        _STEP_HISTORY,
         _ENDED_LIVES,
     ),
     migrations={
@@ -135,7 +117,6 @@ WORKFLOW_SCHEMA = SchemaModule(
             _SIGNALS,
             _SIGNAL_IDS,
             _SIGNAL_IDS_SENT,
-            _STEP_HISTORY,
             _ENDED_LIVES,
         ),
     },
