@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ from tests.jobs.functions import (
     picky,
     send_email,
 )
+from tests.queue.harness import counts
 
 R = TypeVar("R")
 
@@ -431,10 +433,95 @@ async def test_state(world: World) -> None:
 
 
 async def test_a_function_can_be_called_directly() -> None:
-    from taquba.testing import ManualClock as _  # noqa: F401  (the kit is not needed)
-
     assert send_email.__doc__ == "Send an e-mail."
     assert repr(send_email) == "<job 'email.send'>"
-    assert isinstance(BlockingJobContext, type)
+    mailer = Mailer()
+    context = JobContext.detached(state=[mailer], attempt=2)
+    assert await send_email.function(context, "a") == Receipt(to="a", number=2)
+    assert mailer.sent == ["a: (none)"]
+    assert blocking.function(BlockingJobContext.detached(), ["ab"]) == {"ab": 2}
     view = JobView("id", "q", b"", {}, 0, 1, 3, datetime.now(UTC))
     assert digest.function(view, b"x", 2)[1] == b"xx"
+
+
+# -- how long ---------------------------------------------------------------------------------
+
+
+@job("slow")
+async def slow(ctx: JobContext) -> int:
+    await asyncio.get_running_loop().create_future()
+    return ctx.attempt
+
+
+async def test_a_job_is_held_as_long_as_it_runs(world: World) -> None:
+    async with world.runner(slow, drain_timeout=0) as jobs:
+        handle = await jobs.submit(slow())
+        await world.clock.advance(3600)
+        status = await handle.status()
+        assert status is not None
+        assert status.state is RunState.RUNNING
+        assert await jobs.runtime._queue.stats("jobs@slow") == counts(claimed=1)
+        await handle.cancel()
+    async with world.runner(slow, renew=None) as jobs:
+        handle = await jobs.submit(slow(), max_attempts=1)
+        await world.clock.advance(31)
+        with pytest.raises(JobFailed, match="lease expired"):
+            await handle.result(timeout=0)
+
+
+async def test_a_job_may_take_so_long(world: World) -> None:
+    async with world.runner(slow, job_timeout=600) as jobs:
+        handle = await jobs.submit(slow(), max_attempts=1)
+        await world.clock.advance(599)
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0)
+        await world.clock.advance(1)
+        with pytest.raises(JobFailed, match="failed"):
+            await handle.result(timeout=0)
+    for wrong, message in (
+        ({"renew": "yes"}, "renew is"),
+        ({"job_timeout": 0}, "step_timeout is 0"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            async with world.runner(slow, **wrong):
+                pass
+
+
+async def test_jobs_are_forgotten_after_a_while(world: World) -> None:
+    async with world.runner(greet, retention=3600) as jobs:
+        handle = await jobs.submit(greet("Ann"), idempotency_key="k")
+        assert await ended(world, handle) == "Hello, Ann!"
+        await world.clock.advance(3601)
+        assert await handle.status() is None
+        assert (await jobs.submit(greet("Ann"), idempotency_key="k")).created
+
+
+async def pass_time(world: World) -> None:
+    for _ in range(30):
+        await world.clock.advance(10)
+
+
+async def test_leaving_ends_although_a_function_runs_on_in_its_executor() -> None:
+    """Its lease is over, so its place is held; but who leaves must not wait for ever."""
+    world = World()
+    begun, go = threading.Event(), threading.Event()
+
+    @job("stuck", executor="cpu")
+    def stuck(view: JobView) -> None:
+        begun.set()
+        go.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            async with world.runner(
+                stuck, executors={"cpu": pool}, renew=None, drain_timeout=0
+            ) as jobs:
+                await jobs.submit(stuck())
+                await settle(world)
+                await asyncio.to_thread(begun.wait, 10)
+                await world.clock.advance(31)
+                passing = asyncio.create_task(pass_time(world))
+            assert not go.is_set()  # it has not ended by itself
+            await passing
+        finally:
+            go.set()

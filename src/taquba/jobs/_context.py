@@ -119,6 +119,21 @@ class JobContext(_Context[Step]):
 
     __slots__ = ()
 
+    @classmethod
+    def detached(cls, *, state: Iterable[object] = (), attempt: int = 1) -> JobContext:
+        """A context that no runner knows of, to call a job's function with in a test.
+
+        Example:
+            >>> import asyncio
+            >>> from taquba.jobs import JobContext, job
+            >>> @job("double")
+            ... async def double(ctx: JobContext, number: int) -> int:
+            ...     return 2 * number
+            >>> asyncio.run(double.function(JobContext.detached(), 21))
+            42
+        """
+        return cls(Step.detached(attempt=attempt), State(state))
+
     @property
     def memo(self) -> Memo:
         """Values kept for this job, over all its attempts."""
@@ -130,6 +145,11 @@ class BlockingJobContext(_Context[BlockingStep]):
     """One attempt at a job, as an ordinary function sees it, which is called in a thread."""
 
     __slots__ = ()
+
+    @classmethod
+    def detached(cls, *, state: Iterable[object] = (), attempt: int = 1) -> BlockingJobContext:
+        """A context that no runner knows of, to call a job's function with in a test."""
+        return cls(BlockingStep.detached(attempt=attempt), State(state))
 
     @property
     def memo(self) -> BlockingMemo:

@@ -6,13 +6,22 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
 
 from taquba._checks import is_async, whole
+from taquba._codecs import Codec, codec_for
 from taquba.errors import InvalidArgument, InvalidType, PermanentError, SerializationError
 from taquba.jobs._context import BlockingJobContext, JobContext
 from taquba.queue import JobView
-from taquba.workflow._memo_codec import Codec, codec_for
 from taquba.workflow._workflows import check_workflow
 
 if TYPE_CHECKING:
@@ -116,8 +125,6 @@ class Job(Generic[P, R]):
     @cached_property
     def _hints(self) -> dict[str, Any]:
         try:
-            from typing import get_type_hints
-
             return get_type_hints(self.function, include_extras=True)
         except NameError as error:
             raise InvalidType(

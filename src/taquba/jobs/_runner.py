@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 from taquba._checks import utf8, wrong_type
 from taquba.clock import Duration
@@ -59,6 +59,9 @@ class JobRunner:
         executors: Mapping[str, Executor] | None = None,
         queue_name: str = "jobs",
         concurrency: int = 16,
+        renew: Literal["auto"] | None = "auto",
+        job_timeout: Duration | None = None,
+        retention: Duration | None = None,
         drain_timeout: Duration | None = None,
     ) -> None:
         """Prepare a runner.
@@ -72,6 +75,12 @@ class JobRunner:
             queue_name: What the jobs belong to; two runners with different names do not see
                 each other's jobs.
             concurrency: Jobs at the same time, at least 1.
+            renew: ``"auto"``: a job is held for as long as its function runs. None: for as long
+                as the lease of its queue's configuration, 30 s by default, unless it asks for
+                more with `JobContext.lease`; then it is cancelled, and run again.
+            job_timeout: How long a function may run: one that takes longer is cancelled, and has
+                failed an attempt. None: no such limit.
+            retention: Jobs are forgotten this long after their end. None: they are kept.
             drain_timeout: How long leaving the block waits for jobs under way, before they are
                 cancelled and given back. None: as long as they take.
 
@@ -90,14 +99,21 @@ class JobRunner:
                     f"JobRunner(…, executors={{{each.executor!r}: …}})"
                 )
             executor = None if each.executor is None else pools[each.executor]
-            workflows.append(Workflow(each.name, runner_of(each, shared, executor, queue.clock)))
+            runner = runner_of(each, shared, executor, queue.clock, self._must_end)
+            workflows.append(Workflow(each.name, runner))
         self._runtime = WorkflowRuntime(
             queue,
             workflows=workflows,
             queue_name=queue_name,
             concurrency=concurrency,
             drain_timeout=drain_timeout,
+            retention=retention,
+            renew=renew,
+            step_timeout=job_timeout,
         )
+
+    def _must_end(self) -> bool:
+        return self._runtime.must_end()
 
     @property
     def runtime(self) -> WorkflowRuntime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -19,10 +20,16 @@ _GRACE = 30.0
 """Seconds that a function in an executor may take to end when its worker must."""
 
 
-def runner_of(job: Job[..., Any], state: State, executor: Executor | None, clock: Clock) -> Runner:
+def runner_of(
+    job: Job[..., Any],
+    state: State,
+    executor: Executor | None,
+    clock: Clock,
+    must_end: Callable[[], bool],
+) -> Runner:
     """What runs this job: on the event loop, in a thread, or in an executor."""
     if executor is not None:
-        return _in_executor(job, executor, clock)
+        return _in_executor(job, executor, clock, must_end)
     if job.is_async:
 
         async def on_loop(step: Step) -> Outcome:
@@ -40,8 +47,11 @@ def runner_of(job: Job[..., Any], state: State, executor: Executor | None, clock
     return in_thread
 
 
-def _in_executor(job: Job[..., Any], executor: Executor, clock: Clock) -> Runner:
+def _in_executor(
+    job: Job[..., Any], executor: Executor, clock: Clock, must_end: Callable[[], bool]
+) -> Runner:
     calling = InExecutor(job.run_remote, executor, clock=clock, grace=_GRACE)
+    calling.open(must_end)
 
     async def run(step: Step) -> Outcome:
         with _classified(job):

@@ -448,6 +448,8 @@ class Queue(Producing, Consuming, Managing):
         concurrency: int = 1,
         on_error: OnError | None = None,
         cancel_grace: float = 30.0,
+        renew: Literal["auto"] | None = None,
+        time_for_work: float | None = None,
     ) -> Engine:
         """What `worker` stands on, for layers above; call its `run`.
 
@@ -458,6 +460,8 @@ class Queue(Producing, Consuming, Managing):
             on_error: Says how to settle a claim whose work raised, or whose settlement
                 could not be applied. Default: as a failed attempt.
             cancel_grace: Seconds that cancelled work may take to stop.
+            renew: As for `worker`.
+            time_for_work: Seconds that the work on a job may take; as `worker`'s `job_timeout`.
         """
         return Engine(
             self._core,
@@ -466,6 +470,8 @@ class Queue(Producing, Consuming, Managing):
             concurrency=concurrency,
             on_error=on_error,
             cancel_grace=cancel_grace,
+            keep_leases=_validate.keeps_leases(renew),
+            job_timeout=time_for_work,
         )
 
     def shared(self, name: str, make: Callable[[], T]) -> T:

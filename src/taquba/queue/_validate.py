@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from taquba._checks import blob, error_text, identifier, utf8, whole, wrong_type
+from taquba._checks import blob, error_text, identifier, shown, utf8, whole, wrong_type
 from taquba._msgpack import pack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -44,6 +44,7 @@ __all__ = [
     "headers",
     "job_id",
     "job_state",
+    "keeps_leases",
     "kv_expected",
     "kv_key",
     "kv_value",
@@ -53,6 +54,7 @@ __all__ = [
     "priority",
     "queue_name",
     "retry_policy",
+    "time_for_work",
     "wait_seconds",
     "wake_payload",
 ]
@@ -224,3 +226,18 @@ def due_ms(run_at: datetime | None, delay: Duration | None, now_ms: int) -> int 
 
 def lease_seconds(value: Duration) -> float:
     return seconds(value, name="lease")
+
+
+def keeps_leases(renew: object) -> bool:
+    """Whether leases last as long as the work: what a caller's ``renew="auto"`` means."""
+    if renew not in ("auto", None):
+        raise InvalidArgument(f"renew is {shown(renew)}: give 'auto' or None")
+    return renew == "auto"
+
+
+def time_for_work(timeout: Duration | None, name: str) -> float | None:
+    """Seconds that the work on a job may take; None is without end."""
+    limit = None if timeout is None else seconds(timeout, name=name)
+    if limit == 0:
+        raise InvalidArgument(f"{name} is 0: nothing could be done in time")
+    return limit

@@ -64,16 +64,11 @@ class Worker:
         on_cancel: Literal["cooperate", "interrupt"],
     ) -> None:
         """Not for callers: use `Queue.worker`."""
-        if renew not in ("auto", None):
-            raise InvalidArgument(f"renew is {shown(renew)}: give 'auto' or None")
         if on_cancel not in ("cooperate", "interrupt"):
             raise InvalidArgument(
                 f"on_cancel is {shown(on_cancel)}: give 'cooperate' or 'interrupt'"
             )
         self._interrupt = on_cancel == "interrupt"
-        limit = None if job_timeout is None else seconds(job_timeout, name="job_timeout")
-        if limit == 0:
-            raise InvalidArgument("job_timeout is 0: no job could be done in time")
         whole(concurrency, "concurrency", 1, 100_000)
         self._grace = grace = seconds(cancel_grace, name="cancel_grace")
         self._drain_timeout = (
@@ -89,8 +84,8 @@ class Worker:
             self._work,
             concurrency=concurrency,
             on_error=self._failed if self._interrupt else None,
-            keep_leases=renew == "auto",
-            job_timeout=limit,
+            keep_leases=_validate.keeps_leases(renew),
+            job_timeout=_validate.time_for_work(job_timeout, "job_timeout"),
             cancel_grace=grace,
         )
         self._used = False

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar, get_type_hints, overload
 
 from taquba._checks import is_async
+from taquba._codecs import Codec, codec_for
 from taquba.errors import InvalidType
 from taquba.stages._call import Call
 from taquba.workflow import Step
-from taquba.workflow._memo_codec import Codec, codec_for
 
 __all__ = ["BoundStage", "stage"]
 

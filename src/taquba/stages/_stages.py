@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, ForwardRef, Generic, TypeVar, cast, get_args, get_origin
 
 from taquba._checks import shown, wrong_type
+from taquba._codecs import Codec, codec_for
 from taquba.clock import Duration
 from taquba.errors import InvalidArgument, InvalidType, PermanentError, RunFailed
 from taquba.queue import Effects
@@ -24,7 +25,6 @@ from taquba.workflow import (
     TerminalStatus,
     WorkflowRuntime,
 )
-from taquba.workflow._memo_codec import Codec, codec_for
 
 __all__ = ["Stages"]
 

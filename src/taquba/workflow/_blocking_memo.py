@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, final, overload
 
+from taquba._codecs import codec_for, content_key
 from taquba.errors import Closed, InvalidState, InvalidType, SerializationError
 from taquba.workflow._memo import Memo, MemoStats, check_function, check_key
-from taquba.workflow._memo_codec import codec_for, content_key
 
 __all__ = ["BlockingMemo"]
 

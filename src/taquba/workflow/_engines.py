@@ -38,6 +38,10 @@ class Engines:
         if self._engines and self._drain_timeout is not None:
             self._group.start_soon(self._cancel_late, self._drain_timeout)
 
+    def is_cancelled(self) -> bool:
+        """Whether what runs in the current task, one of theirs, must end."""
+        return any(engine.is_cancelled() for engine in self._engines)
+
     async def _cancel_late(self, timeout: float) -> None:
         if not await self._drained_within(timeout):
             for engine in self._engines:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 import anyio
 
 from taquba._checks import blob, shown, utf8
+from taquba._codecs import codec_for, content_key
 from taquba.errors import (
     ClaimLost,
     CorruptStore,
@@ -21,7 +22,6 @@ from taquba.errors import (
     ValueTooLarge,
 )
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
-from taquba.workflow._memo_codec import codec_for, content_key
 from taquba.workflow._memo_rows import row_of, write_row
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from taquba.errors import (
     TaqubaError,
 )
 from taquba.queue import Effects, Queue
+from taquba.queue._validate import keeps_leases, time_for_work
 from taquba.workflow._delivery import Delivery
 from taquba.workflow._engines import Engines
 from taquba.workflow._hook_delivery import HookDelivery
@@ -95,6 +96,8 @@ class WorkflowRuntime(Signalling, RunReader):
         retention: Duration | None = None,
         on_cancel: Literal["cooperate", "interrupt"] = "cooperate",
         cancel_grace: Duration = 30,
+        renew: Literal["auto"] | None = None,
+        step_timeout: Duration | None = None,
     ) -> None:
         """Prepare a runtime.
 
@@ -128,6 +131,11 @@ class WorkflowRuntime(Signalling, RunReader):
                 fires.
             cancel_grace: How long a step that was cancelled, for that or any other reason, may
                 take to clean up, before what it does is not waited for any more.
+            renew: ``"auto"``: a step is held for as long as it runs. None: for as long as the
+                lease of its queue's configuration, 30 s by default, unless it asks for more with
+                `Step.lease`; then it is cancelled, and run again.
+            step_timeout: How long a step may run, whatever its lease: one that takes longer is
+                cancelled, and has failed an attempt. None: no such limit.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -159,6 +167,9 @@ class WorkflowRuntime(Signalling, RunReader):
             )
         self._interrupt = on_cancel == "interrupt"
         self._cancel_grace = seconds(cancel_grace, name="cancel_grace")
+        keeps_leases(renew)
+        self._renew: Literal["auto"] | None = renew
+        self._step_timeout = time_for_work(step_timeout, "step_timeout")
         self._waiters: set[asyncio.Future[Run]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
@@ -184,7 +195,12 @@ class WorkflowRuntime(Signalling, RunReader):
         try:
             if self._registry.calls:
                 steps = Delivery(self._queue, runs, self._registry.calls, interrupt=self._interrupt)
-                await self._begin(self._registry.weights, steps)
+                await self._begin(
+                    self._registry.weights,
+                    steps,
+                    renew=self._renew,
+                    time_for_work=self._step_timeout,
+                )
             if self._registry.hook is not None:
                 notifications = HookDelivery(self._queue, runs, self._registry.hook)
                 await self._begin(self.hook_queue, notifications)
@@ -194,7 +210,12 @@ class WorkflowRuntime(Signalling, RunReader):
         return self
 
     async def _begin(
-        self, queues: str | Mapping[str, int], delivery: Delivery | HookDelivery
+        self,
+        queues: str | Mapping[str, int],
+        delivery: Delivery | HookDelivery,
+        *,
+        renew: Literal["auto"] | None = None,
+        time_for_work: float | None = None,
     ) -> None:
         assert self._engines is not None
         engine = self._queue.engine(
@@ -203,8 +224,14 @@ class WorkflowRuntime(Signalling, RunReader):
             concurrency=self._concurrency,
             on_error=delivery.failed,
             cancel_grace=self._cancel_grace,
+            renew=renew,
+            time_for_work=time_for_work,
         )
         await self._engines.start(engine)
+
+    def must_end(self) -> bool:
+        """Whether what runs in the current task, one of this runtime's, must end at once."""
+        return self._engines is not None and self._engines.is_cancelled()
 
     async def __aexit__(
         self,

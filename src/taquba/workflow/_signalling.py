@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from taquba.workflow._signal import Signalled, SignalMode, check_signal_key, new_signal
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Signalling"]
 
 
-class Signalling:
+class Signalling(ABC):
     """Sends signals."""
 
     _queue: Queue
@@ -84,5 +85,6 @@ class Signalling:
         async with self._queue.committing() as tx:
             return signals.clear(tx, checked)
 
+    @abstractmethod
     def _opened(self) -> RunTable:
-        raise NotImplementedError
+        """The runs, if the runtime is entered."""

@@ -1,4 +1,4 @@
-"""The forms in which memoized values are stored."""
+"""The forms in which values of callers are stored: memoized ones, arguments and results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PlainCodec:
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         """The stored form, and what it decodes to."""
-        data = _pack(value, "the memo's value")
+        data = _pack(value, "the value")
         try:
             return data, unpack(data)
         except ValueError as error:
             raise SerializationError(
-                f"the memo's value {shown(value)} cannot be encoded so that it can be decoded "
+                f"the value {shown(value)} cannot be encoded so that it can be decoded "
                 f"again: {error}"
             ) from error
 
@@ -53,7 +53,7 @@ class TypedCodec:
             return data, self._adapter.validate_json(data)
         except (PydanticSerializationError, ValueError) as error:
             raise SerializationError(
-                f"the memo's value {shown(value)} cannot be stored as {self._name}: {error!s:.1000}"
+                f"the value {shown(value)} cannot be stored as {self._name}: {error!s:.1000}"
             ) from error
 
     def decode(self, data: bytes) -> Any:
@@ -113,7 +113,7 @@ def _pack(value: Any, name: str) -> bytes:
     except (TypeError, ValueError, OverflowError) as error:
         raise SerializationError(
             f"{name} {shown(value)} cannot be encoded: {error}. Use None, bool, int, float, str, "
-            "bytes, list and dict, or say its type: memoized(key, fn, type=…)"
+            "bytes, list and dict, or say its type, as in memoized(key, fn, type=…)"
         ) from error
 
 
