@@ -117,7 +117,7 @@ def a_run_ends_a_moment_after_its_last_step(patch: Patch) -> None:
             with suppress(Exception), QueueTransaction(core) as other:
                 whole(self, other, *arguments, **options)
 
-        tx.after_commit(lambda: call_later(0.05, write))
+        tx.after_commit(lambda: call_later(0.5, write))
 
     def call_later(seconds: float, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
