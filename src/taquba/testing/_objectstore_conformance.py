@@ -99,13 +99,13 @@ class ObjectStoreConformance:
     async def _create_refuses(self, store: ObjectStore, at: str) -> None:
         await store.create(f"{at}created", b"first")
         await _refused(ObjectExists, store.create(f"{at}created", b"second"))
-        assert await store.get(f"{at}created") == b"first"
+        _same(await store.get(f"{at}created"), b"first")
         await store.put(f"{at}put", b"first")
         await _refused(ObjectExists, store.create(f"{at}put", b""))
-        assert await store.get(f"{at}put") == b"first"
+        _same(await store.get(f"{at}put"), b"first")
         await store.delete([f"{at}put"])
         await store.create(f"{at}put", b"after the delete")
-        assert await store.get(f"{at}put") == b"after the delete"
+        _same(await store.get(f"{at}put"), b"after the delete")
 
     def test_exactly_one_of_many_creators_wins_with_small_objects(self) -> None:
         self._run(lambda store, at: self._contend(store, at, 8))
@@ -120,7 +120,7 @@ class ObjectStoreConformance:
 
             won = await asyncio.gather(*(_creates(store, key, body) for body in bodies))
             assert won.count(True) == 1, f"{won.count(True)} creators of {key} won"
-            assert await store.get(key) == bodies[won.index(True)], "the winner's bytes are lost"
+            _same(await store.get(key), bodies[won.index(True)], "the winner's bytes are lost")
 
     def test_readers_see_a_created_object_whole_or_not_at_all(self) -> None:
         self._run(self._whole_creates)
@@ -130,7 +130,7 @@ class ObjectStoreConformance:
         for number in range(4):
             key = f"{at}{number}"
             seen = await _watch(store, key, store.create(key, body))
-            assert seen <= {None, body}, "a reader saw half an object"
+            _only(seen, {None, body}, "a reader saw half an object")
 
     def test_readers_of_a_replaced_object_see_the_old_or_the_new(self) -> None:
         self._run(self._whole_puts)
@@ -140,7 +140,7 @@ class ObjectStoreConformance:
         await store.put(f"{at}a", bodies[0])
         for before, after in pairwise(bodies):
             seen = await _watch(store, f"{at}a", store.put(f"{at}a", after))
-            assert seen <= {before, after}, "a reader saw a mixture, or nothing"
+            _only(seen, {before, after}, "a reader saw a mixture, or nothing")
 
     # -- put, get, sizes ---------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class ObjectStoreConformance:
     async def _put_replaces(self, store: ObjectStore, at: str) -> None:
         for body in (b"long enough", b"short", b"", b"longer than all of the others"):
             await store.put(f"{at}a", body)
-            assert await store.get(f"{at}a") == body
+            _same(await store.get(f"{at}a"), body)
             assert [info.size async for info in store.list(at)] == [len(body)]
 
     def test_small_sizes(self) -> None:
@@ -163,7 +163,7 @@ class ObjectStoreConformance:
         for size in sizes:
             body = _body(size, size)
             await store.create(f"{at}{size}", body)
-            assert await store.get(f"{at}{size}") == body
+            _same(await store.get(f"{at}{size}"), body)
             await _refused(ObjectExists, store.create(f"{at}{size}", b"x"))
             last = await store.get_range(f"{at}{size}", max(0, size - 3), size + 3)
             assert last == body[-3:]
@@ -178,8 +178,8 @@ class ObjectStoreConformance:
         for number, body in enumerate(bodies):
             await store.create(f"{at}{number}", body)
             await store.put(f"{at}p{number}", body)
-            assert await store.get(f"{at}{number}") == body
-            assert await store.get(f"{at}p{number}") == body
+            _same(await store.get(f"{at}{number}"), body)
+            _same(await store.get(f"{at}p{number}"), body)
 
     def test_missing_keys(self) -> None:
         self._run(self._missing)
@@ -201,10 +201,14 @@ class ObjectStoreConformance:
         await store.create(key, body)
         for start in range(13):
             for end in range(start, 13):
-                assert await store.get_range(key, start, end) == body[start:end], (start, end)
-        assert await store.get_range(key, 0, 10**12) == body
+                _same(
+                    await store.get_range(key, start, end),
+                    body[start:end],
+                    f"bytes {start} to {end}",
+                )
+        _same(await store.get_range(key, 0, 10**12), body)
         await store.create(f"{at}empty", b"")
-        assert await store.get_range(f"{at}empty", 0, 10) == b""
+        _same(await store.get_range(f"{at}empty", 0, 10), b"")
         for start, end in [(-1, 5), (-4, -1), (5, 4)]:
             await _refused(InvalidArgument, store.get_range(key, start, end))
 
@@ -223,12 +227,12 @@ class ObjectStoreConformance:
         for name in names:
             await store.create(at + name, name.encode())
         for name in names:
-            assert await store.get(at + name) == name.encode()
+            _same(await store.get(at + name), name.encode())
         assert [info.key async for info in store.list(at)] == sorted(at + n for n in names)
         deep = at + "/".join(["deep", "d" * 200, "e" * 200])
         deep += "f" * min(MAX_KEY_LENGTH - len(deep), 50)
         await store.create(deep, b"deep")
-        assert await store.get(deep) == b"deep"
+        _same(await store.get(deep), b"deep")
         await store.delete([at + name for name in names])
         assert [info.key async for info in store.list(at)] == [deep]
 
@@ -244,7 +248,7 @@ class ObjectStoreConformance:
             await _refused(InvalidArgument, store.put(key, b"1"))
             await _refused(InvalidArgument, store.delete([f"{at}good", key]))
         await _refused(InvalidArgument, store.delete(f"{at}good"))
-        assert await store.get(f"{at}good") == b"1", "something was deleted all the same"
+        _same(await store.get(f"{at}good"), b"1", "something was deleted all the same")
 
     # -- list --------------------------------------------------------------------------------
 
@@ -312,7 +316,7 @@ class ObjectStoreConformance:
         async def round_trip(number: int) -> None:
             body = _body(2000 + number, number)
             await store.create(f"{at}{number:03d}", body)
-            assert await store.get(f"{at}{number:03d}") == body
+            _same(await store.get(f"{at}{number:03d}"), body)
 
         await asyncio.gather(*(round_trip(number) for number in range(100)))
         assert len([info async for info in store.list(at)]) == 100
@@ -329,11 +333,11 @@ class ObjectStoreConformance:
             await _cancel_after(turns, store.put(put, body))
             await _cancel_after(turns, store.get(put))
             with suppress(ObjectNotFound):
-                assert await store.get(created) == body
-            assert await store.get(put) in (before, body)
+                _same(await store.get(created), body)
+            _only({await store.get(put)}, {before, body}, "a put was half done")
             with suppress(ObjectExists):
                 await store.create(created, body)
-            assert await store.get(created) == body
+            _same(await store.get(created), body)
         assert len([info async for info in store.list(at)]) == 20
 
     def test_close_may_be_called_again(self) -> None:
@@ -344,7 +348,7 @@ class ObjectStoreConformance:
         another = await self.open_store()
         await another.close()
         await another.close()
-        assert await store.get(f"{at}a") == b"1", "closing one store has closed another"
+        _same(await store.get(f"{at}a"), b"1", "closing one store has closed another")
 
     # -- plumbing ----------------------------------------------------------------------------
 
@@ -370,6 +374,25 @@ def _body(size: int, number: int) -> bytes:
     """Bytes that differ from those of every other number, from start to end if there is room."""
     unit = f"{number:07d};".encode()
     return (unit * (size // len(unit) + 1))[:size]
+
+
+def _same(data: bytes, expected: bytes, what: str = "not the bytes that were written") -> None:
+    """Of large objects, pytest's own comparison would take minutes to print."""
+    if data != expected:
+        raise AssertionError(f"{what}: {_told(data)} instead of {_told(expected)}")
+
+
+def _only(seen: set[bytes | None], allowed: set[bytes | None], what: str) -> None:
+    others = seen - allowed
+    if others:
+        told = ", ".join(map(_told, others))
+        raise AssertionError(f"{what}: {told} instead of {', '.join(map(_told, allowed))}")
+
+
+def _told(data: bytes | None) -> str:
+    if data is None:
+        return "nothing"
+    return repr(data) if len(data) <= 100 else f"{len(data):,} bytes ({data[:20]!r}…)"
 
 
 async def _refused(error: type[Exception], request: Awaitable[object]) -> None:
