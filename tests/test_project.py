@@ -212,6 +212,8 @@ PUBLIC = {
         TerminalHook TerminalHookFunction
         BlockingKeyValueReader RunEffects Submission
         MAX_INLINE_MEMO_SIZE MemoStats
+        GroupMember GroupMembers GroupStatus MAX_GROUP_ID_LENGTH MAX_MEMBER_KEY_SIZE
+        MemberResult RunGroup
     """,
     "taquba.jobs": """
         BlockingJobContext Call Job JobContext JobHandle JobRunner job

@@ -25,6 +25,7 @@
     │   ├── ValueTooLarge
     │   ├── ConflictingEffects     one effect set both writes and deletes a key
     │   ├── UnknownWorkflow        nobody here runs that workflow or revision
+    │   ├── DuplicateMemberKey     two members of one group have the same key
     │   └── ReservedName           a key or header that belongs to taquba itself
     ├── ClaimLost                  the claim ended: settled, expired, or given to somebody else
     ├── CancelRequested            a lease is not extended: cancellation was asked for
@@ -34,6 +35,11 @@
     ├── SignalTaken                another run waits for the signal already
     ├── SignalQueueFull            as many signals are buffered under one key as may be
     ├── RunNotFound, InconsistentRunState
+    ├── GroupNotFound              no run group has this id
+    ├── GroupMismatch              a group was submitted again with other members
+    ├── GroupIncomplete            a group's submission was broken off
+    ├── GroupActive                a group with unfinished members cannot be forgotten
+    ├── GroupStopped               a group was cancelled, or had too many failures
     ├── RunFailed, JobFailed       what was asked for its result did not succeed
     ├── EffectsSealed              staged after the step returned
     ├── SerializationError         a value cannot be encoded, or a stored one not decoded
@@ -58,8 +64,14 @@ __all__ = [
     "ConflictingEffects",
     "CorruptStore",
     "DuplicateJobId",
+    "DuplicateMemberKey",
     "EffectsSealed",
     "Fenced",
+    "GroupActive",
+    "GroupIncomplete",
+    "GroupMismatch",
+    "GroupNotFound",
+    "GroupStopped",
     "HistoryNotKept",
     "IncompatibleStore",
     "InconsistentRunState",
@@ -262,6 +274,10 @@ class UnknownWorkflow(InvalidArgument):
     """No runtime of this process runs the workflow that a run was to be submitted for."""
 
 
+class DuplicateMemberKey(InvalidArgument):
+    """Two members of one group have the same key."""
+
+
 class ClaimLost(TaqubaError):
     """The claim ended before: settled, expired, or the job was given to somebody else.
 
@@ -338,6 +354,31 @@ class JobFailed(TaqubaError):
 
 class InconsistentRunState(TaqubaError):
     """A run's records contradict each other, for example because its job was removed by hand."""
+
+
+class GroupNotFound(TaqubaError):
+    """No run group has this id: it was never submitted, or was forgotten."""
+
+
+class GroupMismatch(TaqubaError):
+    """A group was submitted again with other members: another key, input, workflow, order or
+    number. Nothing was written.
+    """
+
+
+class GroupIncomplete(TaqubaError):
+    """The submission of a group was broken off, so its last members are not known.
+
+    Submit the same members again: it goes on where it was.
+    """
+
+
+class GroupActive(TaqubaError):
+    """A group cannot be forgotten while some of its members have not ended."""
+
+
+class GroupStopped(TaqubaError):
+    """A group was cancelled, or had as many failures as it may, while members were submitted."""
 
 
 class EffectsSealed(TaqubaError):

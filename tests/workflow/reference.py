@@ -96,6 +96,26 @@ _AREAS = {
         clock of its own; idle worker wakes; claiming fails; shut down at once; killed during a
         step; windows of two runtimes; cancelled through another runtime; groups of two runtimes
     """,
+    "GRP": """
+        two members; duplicate keys; other set, order or input; other options; members of two steps;
+        retried member; settings reach each member; failed member again; active member resumed;
+        unknown group; results twice; member never submitted; new life ends outside a worker;
+        cancelled group; cancelled member again; member's id submitted directly; active group
+        forgotten; submission during forget; forgotten group; unknown group forgotten; retention
+        after full read; results never read; submitted after its marker; member ended after its
+        marker; same keys in two groups; odd keys; no members; more than a few at once; more than
+        a thousand; status in a view; undecodable member record; step that fans out
+    """,
+    "JOB": """
+        no key; key of a pending job; key with another payload; key of a succeeded job; key of a
+        failed job; key of a cancelled job; ended key with another job; key after retention; result
+        after retention; unregistered name; fails to its limit; permanent failure; fails once after
+        a memo and an effect; output not encodable; input not decodable; awaited after the end;
+        wait that gives up; swept job; later start; lease expires; same name twice; missing state;
+        two states of one type; precedence of limits; reserved header; key by payload; submits
+        children; memos cleared; group with a failure; unkeyed group jobs; duplicate keys in a
+        group; limit of a job in a group; alone and in a group; memo retention of a group
+    """,
 }
 
 LINES = {

@@ -32,6 +32,8 @@ _COUNTS = {
     "HOOK": 22,
     "RET": 13,
     "WRK": 14,
+    "GRP": 32,
+    "JOB": 34,
 }
 
 _RESULT = "The result record is an object beside the terminal record"
@@ -60,8 +62,11 @@ DECIDED: dict[str, str] = {
 }
 """Lines that are otherwise here: how their row in docs/decisions.md begins."""
 
-LATER = {"STEP-20", "HOOK-16", "WRK-14"}
-"""Lines about groups of runs, which are no part of this yet."""
+LATER = {
+    *("STEP-20", "GRP-13", "GRP-30", "GRP-31"),
+    *(f"JOB-{number:02}" for number in range(1, 35) if number not in (31, 34)),
+}
+"""Lines about groups of runs and typed jobs, which are no part of this yet."""
 
 OWED: set[str] = set()
 """Lines of what is not built yet. Nothing is ever added to this."""
@@ -90,7 +95,7 @@ def decisions() -> list[str]:
 def test_every_line_is_known_once() -> None:
     counts = {area: sum(line.startswith(f"{area}-") for line in LINES) for area in _COUNTS}
     assert counts == _COUNTS
-    assert sum(counts.values()) == len(LINES) == 255
+    assert sum(counts.values()) == len(LINES) == 321
     assert all(words for words in LINES.values())
 
 

@@ -3,6 +3,13 @@
 from taquba.errors import PermanentError as PermanentError
 from taquba.errors import TransientError as TransientError
 from taquba.workflow._blocking_memo import BlockingMemo as BlockingMemo
+from taquba.workflow._group import GroupMembers as GroupMembers
+from taquba.workflow._group import RunGroup as RunGroup
+from taquba.workflow._group_records import MAX_GROUP_ID_LENGTH as MAX_GROUP_ID_LENGTH
+from taquba.workflow._group_records import MAX_MEMBER_KEY_SIZE as MAX_MEMBER_KEY_SIZE
+from taquba.workflow._group_records import GroupMember as GroupMember
+from taquba.workflow._group_records import GroupStatus as GroupStatus
+from taquba.workflow._group_records import MemberResult as MemberResult
 from taquba.workflow._hooks import TerminalHook as TerminalHook
 from taquba.workflow._hooks import TerminalHookFunction as TerminalHookFunction
 from taquba.workflow._memo import MAX_INLINE_MEMO_SIZE as MAX_INLINE_MEMO_SIZE
@@ -54,7 +61,9 @@ from taquba.workflow._workflows import WorkflowBacklog as WorkflowBacklog
 
 __all__ = [
     "MAX_BUFFERED_SIGNALS",
+    "MAX_GROUP_ID_LENGTH",
     "MAX_INLINE_MEMO_SIZE",
+    "MAX_MEMBER_KEY_SIZE",
     "MAX_MEMO_KEY_SIZE",
     "MAX_MEMO_SIZE",
     "MAX_REVISION_LENGTH",
@@ -72,6 +81,10 @@ __all__ = [
     "Continue",
     "ErrorKind",
     "Fail",
+    "GroupMember",
+    "GroupMembers",
+    "GroupStatus",
+    "MemberResult",
     "Memo",
     "MemoStats",
     "Outcome",
@@ -80,6 +93,7 @@ __all__ = [
     "RunCounts",
     "RunEffects",
     "RunEnd",
+    "RunGroup",
     "RunOutcome",
     "RunPage",
     "RunState",

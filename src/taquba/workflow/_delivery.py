@@ -24,7 +24,7 @@ from taquba.errors import (
 )
 from taquba.logs import about
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, FailedSettlement, Settlement, failure_of
-from taquba.workflow._headers import HEADER_RUN_ID, life_of
+from taquba.workflow._headers import HEADER_GROUP, HEADER_RUN_ID, life_of
 from taquba.workflow._large import store_large
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._records import ErrorKind, TerminalStatus
@@ -81,6 +81,7 @@ class Delivery:
         self._runs = runs
         self._calls = calls
         self._interrupt = interrupt
+        self._stopped = runs.groups.stopped
 
     async def deliver(self, claim: Claim) -> Settlement:
         """Run the step that this claim stands for, and say how to settle it."""
@@ -90,7 +91,9 @@ class Delivery:
             logger.error("%s", error, extra=about(claim.job))
             text = str(error)
             return lambda tx: tx.dead_letter(claim, text)
-        if claim._lease.is_cancelled:
+        if claim._lease.is_cancelled or (
+            self._stopped and claim.job.headers.get(HEADER_GROUP) in self._stopped
+        ):
             return self._cancelled(claim, life, begun=False)
         effects: Effects | None = None
         stored: StoredValue | None = None

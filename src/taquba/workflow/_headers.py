@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "HEADER_GROUP",
     "HEADER_LIFE",
     "HEADER_RUN_ID",
     "HEADER_TERMINAL",
@@ -18,6 +19,8 @@ HEADER_RUN_ID = "workflow.run_id"
 HEADER_LIFE = "workflow.life"
 """Number of the run id's life; see `taquba.workflow._schema`."""
 
+HEADER_GROUP = "workflow.group"
+"""Id of the group that the run is a member of."""
 HEADER_TERMINAL = "workflow.terminal"
 """How the run has ended that a notification tells of."""
 

@@ -64,6 +64,11 @@ class Retention:
             del self._windows[name]
         self._changed.set()
 
+    def window_ms(self, name: str) -> float | None:
+        """How long runs of this name are kept, in milliseconds; None: for ever."""
+        windows = self._windows.get(name)
+        return min(windows) if windows else None
+
     def run_ended(self, name: str, ended_at: int) -> None:
         """A run has ended: look for it when it is due."""
         windows = self._windows.get(name)
@@ -79,8 +84,8 @@ class Retention:
         for name, windows in list(self._windows.items()):
             window = min(windows)
             [(first,)] = self._queue.peek(
-                "SELECT min(ended_at) FROM runs INDEXED BY runs_ended"
-                " WHERE queue = ? AND status > 0",
+                "SELECT min(ended_at) FROM runs INDEXED BY runs_by_age"
+                " WHERE queue = ? AND status > 0 AND group_number IS NULL",
                 (name,),
             )
             if first is None:
@@ -104,7 +109,8 @@ class Retention:
         began = clock.monotonic()
         rows = self._queue.peek(
             "SELECT life, coalesce(length(result), 0) + coalesce(length(headers), 0), result_ref"
-            " FROM runs INDEXED BY runs_ended WHERE queue = ? AND status > 0 AND ended_at <= ?"
+            " FROM runs INDEXED BY runs_by_age WHERE queue = ? AND status > 0"
+            " AND group_number IS NULL AND ended_at <= ?"
             " ORDER BY ended_at, life LIMIT ?",
             (name, until, int(self._slice)),
         )

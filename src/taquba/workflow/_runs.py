@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from taquba._checks import as_datetime, moment
 from taquba._msgpack import unpack
-from taquba.errors import ReservedName
+from taquba.errors import InputMismatch, ReservedName
 from taquba.queue import CancelOutcome, JobState
 from taquba.workflow._clearing import Clearing
+from taquba.workflow._group_table import GroupTable, Membership
+from taquba.workflow._group_upkeep import GroupUpkeep
 from taquba.workflow._headers import life_of, own_headers
 from taquba.workflow._hooks import Hooks, StepTerms
 from taquba.workflow._queues import SEPARATOR, label, queue_of
@@ -49,6 +51,7 @@ _ADVANCE = "UPDATE runs SET step = ?, job_id = ? WHERE life = ?"
 _ADVANCE_WAITED = _ADVANCE.replace(
     "WHERE", ", signal_key = NULL, signal = NULL, signal_sent = NULL WHERE"
 )
+_NO_PLACE = (None, None)
 _JOB_GONE = "the job of its step is gone: it died and was not kept, or was removed by hand"
 _MOST_REMEMBERED = 10_000
 """Jobs whose run is remembered; the others are looked up."""
@@ -65,6 +68,7 @@ class RunTable:
         self._clearing = Clearing.of(queue)
         self._advanced: dict[str, tuple[int, str, int, None]] = {}
         self.signals = Signals(queue_name)
+        self.groups = GroupTable(queue, queue_name, self.signals, lambda: GroupUpkeep(queue, self))
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._replaced: dict[int, Run] = {}
         """Lives whose rows were replaced, and for whose ends somebody waits."""
@@ -85,6 +89,7 @@ class RunTable:
         Runs are forgotten `window` seconds after their end.
         """
         self._registries.append(registry)
+        self.groups.enter()
         self.hooks.enter(registry.hook, has_runner=bool(registry.calls))
         for queue in (self._name, *registry.calls):
             self._hook(queue)
@@ -106,6 +111,12 @@ class RunTable:
         if window is not None:
             self.retention = Retention.of(self._queue)
             self.retention.begin(self._name, window)
+            self.groups.to_forget.set()
+
+    @property
+    def window_ms(self) -> float | None:
+        """How long ended runs are kept, in milliseconds; None: for ever."""
+        return None if self.retention is None else self.retention.window_ms(self._name)
 
     def leave(self, registry: Registry, window: float | None) -> None:
         """A runtime has ended its use."""
@@ -231,23 +242,54 @@ class RunTable:
         headers: bytes | None,
         workflow: str | None,
         revision: str | None,
+        place: Membership | None = None,
     ) -> None:
-        """Begin a life; what is left of an earlier, ended one of the same id goes."""
+        """Begin a life; what is left of an earlier, ended one of the same id goes.
+
+        If that was a member of a group, so is this.
+
+        Raises:
+            InputMismatch: It was, and had another input or workflow.
+        """
         self._keep_for_waiters(run_id)
-        for (ref,) in tx.execute(
-            "DELETE FROM runs WHERE queue = ? AND run_id = ? RETURNING result_ref",
+        for ref, group, position, status, known, runner in tx.execute(
+            "DELETE FROM runs WHERE queue = ? AND run_id = ?"
+            " RETURNING result_ref, group_number, position, status, input_digest, workflow",
             (self._name, run_id),
         ).fetchall():
             if ref is not None:
                 tx.forget_value(ref)
+            if group is not None and place is None:
+                if known != digest or runner != workflow:
+                    raise InputMismatch(
+                        f"run {run_id!r} is a member of a group with another input or workflow: "
+                        "choose another run id, or forget the group first"
+                    )
+                place = Membership(group, position)
+                self.groups.replaced(tx, place, status, life)
         tx.execute(
             "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
-            " submitted_at, headers, workflow, revision)"
-            " VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)",
-            (life, self._name, run_id, job_id, digest, tx.now_ms, headers, workflow, revision),
+            " submitted_at, headers, workflow, revision, group_number, position)"
+            " VALUES (?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                life,
+                self._name,
+                run_id,
+                job_id,
+                digest,
+                tx.now_ms,
+                headers,
+                workflow,
+                revision,
+                *(place or _NO_PLACE),
+            ),
         )
         if workflow is not None:
             self._hook(queue_of(self._name, workflow, revision))
+
+    def adopt(self, tx: QueueTransaction, life: int, place: Membership) -> None:
+        """An active run becomes a member of a group."""
+        tx.execute("UPDATE runs SET group_number = ?, position = ? WHERE life = ?", (*place, life))
 
     def advance(
         self,
@@ -305,6 +347,8 @@ class RunTable:
         )
         if stored is not None:
             stored.use(tx)
+        if self.groups.any:
+            self.groups.ended(tx, life, status)
         self._clearing.clear(tx, life)
         tx.after_commit(lambda: self._ended(life, result))
         if self.retention is not None:

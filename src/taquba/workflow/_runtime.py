@@ -26,6 +26,7 @@ from taquba.queue import Effects, Queue
 from taquba.queue._validate import keeps_leases, time_for_work
 from taquba.workflow._delivery import Delivery
 from taquba.workflow._engines import Engines
+from taquba.workflow._group import Grouping
 from taquba.workflow._hook_delivery import HookDelivery
 from taquba.workflow._hooks import TerminalHook, TerminalHookFunction
 from taquba.workflow._large import outcome_of_run
@@ -55,7 +56,7 @@ __all__ = ["WorkflowRuntime"]
 
 
 @final
-class WorkflowRuntime(Signalling, RunReader):
+class WorkflowRuntime(Signalling, Grouping, RunReader):
     """Runs workflows: submits runs, works on their steps, and tells what became of them.
 
     Use it with ``async with``: inside, its worker runs. Leaving the block normally takes no
@@ -170,7 +171,7 @@ class WorkflowRuntime(Signalling, RunReader):
         keeps_leases(renew)
         self._renew: Literal["auto"] | None = renew
         self._step_timeout = time_for_work(step_timeout, "step_timeout")
-        self._waiters: set[asyncio.Future[Run]] = set()
+        self._waiters: set[asyncio.Future[Any]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
         self._engines: Engines | None = None
@@ -450,29 +451,38 @@ class WorkflowRuntime(Signalling, RunReader):
         return backlog
 
     async def _wait_for_end(self, run: Run, limit: float | None) -> Run:
+        runs = self._opened()
+        ended = runs.add_waiter(run.life)
+        try:
+            if not await self._wait_for(ended, limit):
+                raise TimeoutError(f"run {run.run_id!r} did not end in {limit:g} s; it goes on")
+            return ended.result()
+        finally:
+            runs.remove_waiter(run.life, ended)
+
+    async def _wait_for(self, change: asyncio.Future[Any], limit: float | None) -> bool:
+        """Wait for this, but not beyond the end of queue or runtime; whether it came."""
         if self._queue.failure is not None:
             raise self._queue.failure
         if self._left:
             raise Closed("this runtime was closed; open another one with the same queue name")
-        runs = self._opened()
-        ended = runs.add_waiter(run.life)
-        self._waiters.add(ended)
+        self._waiters.add(change)
         try:
             if limit is None:
-                return await ended
+                await change
+                return True
             timer = asyncio.ensure_future(self._queue.clock.sleep(limit))
             try:
-                waited: list[asyncio.Future[Any]] = [ended, timer]
+                waited: list[asyncio.Future[Any]] = [change, timer]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 timer.cancel()
                 await asyncio.gather(timer, return_exceptions=True)
-            if not ended.done():
-                raise TimeoutError(f"run {run.run_id!r} did not end in {limit:g} s; it goes on")
-            return ended.result()
+            if change.done():
+                change.result()  # raises what ended the wait
+            return change.done()
         finally:
-            self._waiters.discard(ended)
-            runs.remove_waiter(run.life, ended)
+            self._waiters.discard(change)
 
     def _fail_waiters(self, error: TaqubaError) -> None:
         for waiter in self._waiters:

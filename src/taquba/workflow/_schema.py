@@ -18,14 +18,27 @@ _RUNS_NEW_IN_2 = (
     "signal_sent BLOB",
     "error_type TEXT",
     "result_ref TEXT",
+    "group_number INTEGER",
+    "position INTEGER",
+    "ended_number INTEGER",
 )
 """What runs it; the key of the signal that its step waits for, the signal that it was given, and
-how that was sent; and the object that holds a large result."""
+how that was sent; the object that holds a large result; and the group that it is a member of,
+its position there, and the number of its end among those of the group."""
 
 _RUNS_BY_STATUS = "CREATE INDEX runs_by_status ON runs (queue, status, life)"
 """Runs in the order of their submission: those that go on, and those that ended in some way."""
 _RUNS_ENDED = "CREATE INDEX runs_ended ON runs (queue, ended_at, life) WHERE status > 0"
 """Runs in the order of their ends."""
+_RUNS_OF_GROUP = (
+    "CREATE INDEX runs_of_group ON runs (group_number, ended_number) WHERE ended_number IS NOT NULL"
+)
+"""Members of a group in the order of their ends."""
+_RUNS_BY_AGE = (
+    "CREATE INDEX runs_by_age ON runs (queue, ended_at, life)"
+    " WHERE status > 0 AND group_number IS NULL"
+)
+"""The same without members of groups, which are kept as long as these."""
 _RUNS_WAITING = (
     "CREATE UNIQUE INDEX runs_waiting ON runs (queue, signal_key)"
     " WHERE signal_key IS NOT NULL AND signal IS NULL"
@@ -62,8 +75,44 @@ _SIGNAL_IDS = """CREATE TABLE signal_ids (
 _SIGNAL_IDS_SENT = "CREATE INDEX signal_ids_sent ON signal_ids (queue, sent_at) WHERE outcome <> 1"
 """Which of them can be forgotten: those whose signals are not buffered any more."""
 
+_GROUPS = """CREATE TABLE groups (
+    number INTEGER NOT NULL PRIMARY KEY,
+    queue TEXT NOT NULL,
+    group_id TEXT,
+    created_at INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    sealed INTEGER NOT NULL,
+    succeeded INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    stopped INTEGER NOT NULL,
+    stop_after INTEGER,
+    signal_key TEXT,
+    retention INTEGER,
+    finished_at INTEGER,
+    options BLOB NOT NULL
+)"""
+"""Run groups: how many members are known, whether that is all, how many ended how, and how many
+ends there were. One without an id is forgotten, and is being removed."""
+_GROUPS_BY_ID = "CREATE UNIQUE INDEX groups_by_id ON groups (queue, group_id)"
+
+_MEMBERS = """CREATE TABLE members (
+    group_number INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    life INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    input BLOB NOT NULL,
+    ref TEXT,
+    PRIMARY KEY (group_number, position)
+) WITHOUT ROWID"""
+"""Members of groups in the order of their submission, with the current lives of their runs."""
+_MEMBERS_STORED = "CREATE INDEX members_stored ON members (ref) WHERE ref IS NOT NULL"
+
 _ENDED_LIVES = "CREATE TABLE ended_lives (life INTEGER NOT NULL PRIMARY KEY)"
 """Lives that are over and have left more rows than could go with their end."""
+
+_OF_GROUPS = (_RUNS_BY_AGE, _RUNS_OF_GROUP, _GROUPS, _GROUPS_BY_ID, _MEMBERS, _MEMBERS_STORED)
 
 WORKFLOW_SCHEMA = SchemaModule(
     name="workflow",
@@ -103,6 +152,7 @@ WORKFLOW_SCHEMA = SchemaModule(
         _SIGNAL_IDS,
         _SIGNAL_IDS_SENT,
         _ENDED_LIVES,
+        *_OF_GROUPS,
     ),
     migrations={
         1: (
@@ -118,6 +168,7 @@ WORKFLOW_SCHEMA = SchemaModule(
             _SIGNAL_IDS,
             _SIGNAL_IDS_SENT,
             _ENDED_LIVES,
+            *_OF_GROUPS,
         ),
     },
 )

@@ -21,7 +21,12 @@ from taquba.errors import (
 )
 from taquba.ids import IdFactory
 from taquba.queue import MAX_BATCH_SIZE, MAX_PAYLOAD_SIZE, Effects, NewJob, new_job
-from taquba.workflow._headers import HEADER_LIFE, HEADER_RUN_ID, RESERVED_HEADER_PREFIX
+from taquba.workflow._headers import (
+    HEADER_GROUP,
+    HEADER_LIFE,
+    HEADER_RUN_ID,
+    RESERVED_HEADER_PREFIX,
+)
 from taquba.workflow._queues import queue_of
 from taquba.workflow._records import Submitted
 from taquba.workflow._signal import SignalMode, new_signal
@@ -29,6 +34,7 @@ from taquba.workflow._signal_effect import PreparedSignal
 
 if TYPE_CHECKING:
     from taquba.queue import QueueTransaction
+    from taquba.workflow._group_table import Membership
     from taquba.workflow._runs import RunTable
 
 __all__ = [
@@ -54,19 +60,26 @@ class Submission:
     """
 
     __slots__ = (
-        "_digest",
+        "_group_id",
         "_headers",
         "_job",
         "_life",
         "_once",
-        "_revision",
         "_runs",
-        "_workflow",
+        "digest",
+        "revision",
         "run_id",
+        "workflow",
     )
 
     run_id: str
     """The run's id, also if it was left to taquba."""
+    digest: bytes
+    """SHA-256 of the input."""
+    workflow: str | None
+    """The workflow that it is submitted for, if that has a name."""
+    revision: str | None
+    """The revision of that workflow."""
 
     def __init__(
         self,
@@ -79,17 +92,19 @@ class Submission:
         revision: str | None,
         *,
         once: bool = False,
+        group_id: str | None = None,
     ) -> None:
         """Not for callers: use `WorkflowRuntime.submission`."""
         self._once = once
+        self._group_id = group_id
         self._runs = runs
         self.run_id = run_id
         self._life: int | None = life
         self._job = job
         self._headers = headers
-        self._workflow = workflow
-        self._revision = revision
-        self._digest = hashlib.sha256(job.payload).digest()
+        self.workflow = workflow
+        self.revision = revision
+        self.digest = hashlib.sha256(job.payload).digest()
 
     @property
     def jobs(self) -> Sequence[NewJob]:
@@ -126,24 +141,58 @@ class Submission:
         known = runs.by_id(self.run_id) if self._once else runs.active(self.run_id)
         if known is not None:
             runs.status(known)  # raises if nothing stands for it any more
-            what = "input" if known.input_digest != self._digest else "workflow"
-            if what == "input" or known.workflow != self._workflow:
+            what = "input" if known.input_digest != self.digest else "workflow"
+            if what == "input" or known.workflow != self.workflow:
                 state = "is active" if runs.active(self.run_id) else "has ended"
                 hint = "" if self._once else ", or wait until it has ended"
                 raise InputMismatch(
                     f"run {self.run_id!r} {state} with another {what}: choose another run id{hint}"
                 )
             return Submitted(self.run_id, known.job_id, created=False)
+        job_id, _ = self._begin(tx, runs, None)
+        return Submitted(self.run_id, job_id, created=True)
+
+    def apply_as_member(self, tx: QueueTransaction, place: Membership) -> int:
+        """Submit the run as this member of its group; its life.
+
+        Raises:
+            InputMismatch: The run is active already, and has another input or workflow.
+        """
+        runs = self._runs
+        assert runs is not None
+        known = runs.active(self.run_id)
+        if known is None:
+            return self._begin(tx, runs, place)[1]
+        if known.input_digest != self.digest or known.workflow != self.workflow:
+            raise InputMismatch(
+                f"run {self.run_id!r}, which is to be member {place.position} of a group, is "
+                "active with another input or workflow: wait until it has ended"
+            )
+        runs.adopt(tx, known.life, place)
+        return known.life
+
+    def _begin(
+        self, tx: QueueTransaction, runs: RunTable, place: Membership | None
+    ) -> tuple[str, int]:
         job, life = self._job, self._life
         if life is None:  # it was committed before, and that life is over
             life = runs.take_life()
-            job = replace(job, headers=pack({**self._headers, **_own(self.run_id, life)}))
+            own = _own(self.run_id, life, self._group_id)
+            job = replace(job, headers=pack({**self._headers, **own}))
         job_id = tx.enqueue(job).job_id
         runs.insert(
-            tx, life, self.run_id, job_id, self._digest, job.headers, self._workflow, self._revision
+            tx,
+            life,
+            self.run_id,
+            job_id,
+            self.digest,
+            job.headers,
+            self.workflow,
+            self.revision,
+            place,
         )
         tx.after_commit(self._committed)
-        return Submitted(self.run_id, job_id, created=True)
+        return job_id, life
 
     def _committed(self) -> None:
         self._life = None
@@ -234,6 +283,7 @@ def new_submission(
     workflow: str | None = None,
     revision: str | None = None,
     once: bool = False,
+    group_id: str | None = None,
 ) -> Submission:
     """Check every argument of a submission; without a table of runs it cannot be committed."""
     data = blob(input, name="input", limit=MAX_PAYLOAD_SIZE)
@@ -253,13 +303,13 @@ def new_submission(
     job = new_job(
         queue_of(queue, workflow, revision),
         data,
-        headers={**(headers or {}), **_own(name, life)},
+        headers={**(headers or {}), **_own(name, life, group_id)},
         priority=priority,
         max_attempts=max_attempts,
         run_at=run_at,
     )
     own = dict(headers or {})
-    return Submission(runs, name, life, job, own, workflow, revision, once=once)
+    return Submission(runs, name, life, job, own, workflow, revision, once=once, group_id=group_id)
 
 
 def checked_submissions(submissions: object) -> list[Submission]:
@@ -287,8 +337,9 @@ def _new_run_id(runs: RunTable | None) -> str:
     return IdFactory(SystemClock()).next() if runs is None else runs.queue.next_job_id()
 
 
-def _own(run_id: str, life: int) -> dict[str, str]:
-    return {HEADER_RUN_ID: run_id, HEADER_LIFE: str(life)}
+def _own(run_id: str, life: int, group_id: str | None) -> dict[str, str]:
+    own = {HEADER_RUN_ID: run_id, HEADER_LIFE: str(life)}
+    return own if group_id is None else {**own, HEADER_GROUP: group_id}
 
 
 def check_run_id(run_id: object) -> str:

@@ -1,0 +1,600 @@
+"""Groups of runs that are submitted, watched, cancelled and forgotten together."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast, final
+
+from taquba._checks import shown, whole, wrong_type
+from taquba._msgpack import unpack
+from taquba.clock import Duration, seconds
+from taquba.errors import (
+    DuplicateMemberKey,
+    GroupActive,
+    GroupIncomplete,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidType,
+)
+from taquba.workflow._group_records import (
+    GroupMember,
+    GroupStatus,
+    MemberResult,
+    check_group_id,
+    check_member_key,
+    member_run_id,
+)
+from taquba.workflow._group_table import Group, GroupOptions, NewMember, options_of
+from taquba.workflow._headers import own_headers
+from taquba.workflow._large import outcome_of_run
+from taquba.workflow._run import ACTIVE, Run
+from taquba.workflow._signal import check_signal_key
+from taquba.workflow._submitting import Submission, new_submission
+
+if TYPE_CHECKING:
+    from taquba.queue import Queue, QueueTransaction
+    from taquba.workflow._group_table import GroupTable
+    from taquba.workflow._runs import RunTable
+
+__all__ = ["GroupMembers", "Grouping", "RunGroup"]
+
+GroupMembers = Iterable[GroupMember] | AsyncIterable[GroupMember]
+"""Members of a group, in their order."""
+
+_CHUNK = 100
+"""Members that one transaction submits, so that the event loop is never held up."""
+_CHUNK_BYTES = 1024 * 1024
+"""Of their inputs, likewise."""
+_PAGE = 1000
+"""Results that are looked up at once."""
+_PAGE_BYTES = 4 * 1024 * 1024
+_MAX_HINT = 1000
+
+
+class Grouping(ABC):
+    """What a runtime offers groups."""
+
+    _queue: Queue
+
+    def group(
+        self,
+        group_id: str,
+        *,
+        stop_after_failures: int | None = None,
+        signal_when_finished: str | None = None,
+        retention: Duration | None = None,
+    ) -> RunGroup:
+        """A group of runs, by its id; nothing is looked up or written.
+
+        Args:
+            group_id: 1 to 128 characters of ``A-Z a-z 0-9 _ -``; it belongs to this runtime's
+                queue name.
+            stop_after_failures: When so many members have failed, the group stops: those that have
+                not begun never begin, and the others are cancelled. None: it never does.
+            signal_when_finished: Key of a signal that is sent when the last member has ended, in
+                that very transaction, with the group's id as its payload: for a step that waits
+                for the group with ``Continue(signal=…)``.
+            retention: The group is forgotten this long after its last member's end. None: after
+                the runtime's retention, or never, if that has none.
+
+        The options are those that the group is submitted with; they do not matter to the calls
+        that only look.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong.
+        """
+        return RunGroup(
+            self,
+            check_group_id(group_id),
+            GroupOptions(
+                stop_after=None
+                if stop_after_failures is None
+                else whole(stop_after_failures, "stop_after_failures", 1, 2**31 - 1),
+                signal_key=None
+                if signal_when_finished is None
+                else check_signal_key(signal_when_finished),
+                retention_ms=None
+                if retention is None
+                else int(seconds(retention, name="retention") * 1000),
+            ),
+        )
+
+    @abstractmethod
+    def _opened(self) -> RunTable:
+        """The runs, if the runtime is entered."""
+
+    @abstractmethod
+    async def _wait_for(self, change: asyncio.Future[Any], limit: float | None) -> bool:
+        """Wait for this, but not beyond the end of queue or runtime; whether it came."""
+
+
+@final
+class RunGroup:
+    """Runs that are submitted, watched, cancelled and forgotten together.
+
+    Made by `WorkflowRuntime.group`. It holds nothing but its id: another one with the same id, also
+    after a restart, is as good. All that is known of a group changes in the transactions that
+    change its members, so that its counters are always right.
+
+    Example:
+        >>> from taquba.queue import Queue
+        >>> from taquba.workflow import GroupMember, Step, Succeed, WorkflowRuntime
+        >>> async def shout(step: Step):
+        ...     return Succeed(step.payload.upper())
+        >>> async def main() -> None:
+        ...     async with Queue.open("memory://") as queue:
+        ...         async with WorkflowRuntime(queue, shout) as runtime:
+        ...             group = runtime.group("greetings")
+        ...             await group.submit([GroupMember("a", b"hello"), GroupMember("b", b"bye")])
+        ...             async for result in group.results(order="submission"):
+        ...                 print(result.key, result.outcome.result)
+        ...             print((await group.status()).succeeded)
+        >>> asyncio.run(main())
+        a b'HELLO'
+        b b'BYE'
+        2
+    """
+
+    __slots__ = ("_options", "_runtime", "group_id")
+
+    group_id: str
+    """The group's id."""
+
+    def __init__(self, runtime: Grouping, group_id: str, options: GroupOptions) -> None:
+        """Not for callers: use `WorkflowRuntime.group`."""
+        self._runtime = runtime
+        self.group_id = group_id
+        self._options = options
+
+    # -- submitting -------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        members: GroupMembers,
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+    ) -> GroupStatus:
+        """Submit the members, and run those again that have failed or were cancelled before.
+
+        They are taken from the iterator some at a time, when the ones before are on their way to
+        the store; a million of them need no memory of this process's beyond the state itself.
+        When this returns, all of them survive any crash. If it is broken off, those that
+        were submitted go on; submit the same members again, and it goes on where it was.
+
+        Submitting a group again compares all of its members, and then begins new lives of
+        those that have failed or were cancelled. Those that are active or have succeeded
+        are not run again.
+
+        Args:
+            members: In their order, with keys that differ. If all of them are there (a list, for
+                example), two with the same key are found before anything is written; and if
+                they are no more than 100, they are submitted all or none.
+            headers: Text that every step and the outcome of each member carry; those of the member
+                itself are added.
+            priority: Of every step; lower is served first.
+            max_attempts: Of every step; default: the queue's.
+
+        Raises:
+            GroupMismatch: The group was submitted before with other members, or in another order.
+            DuplicateMemberKey: Two members have the same key.
+            GroupStopped: It was cancelled, or had as many failures as it may, meanwhile.
+            InputMismatch: A run with a member's id is active, with another input.
+            UnknownWorkflow: Runtimes of this process run workflows, and this is none of them.
+            InvalidArgument: Something of the above is wrong.
+            Fenced: Another process took the store over.
+        """
+        table = self._table()
+        options = {"priority": priority, "max_attempts": max_attempts}
+        self._prepare(GroupMember("", b""), headers, options)  # checks the options
+        if isinstance(members, Collection):
+            _check_keys(members)
+        table.begin_submitting(self.group_id)
+        try:
+            first = await self._submit_all(members, headers, options)
+            queue = self._runtime._queue
+            async with queue.committing() as tx:
+                if not first:
+                    table.open(tx, self.group_id, self._options, options)
+                table.seal(tx, self.group_id, first, self._options, options)
+            await self._run_again(table.get(self.group_id), headers, options)
+        finally:
+            table.end_submitting(self.group_id)
+        return await self.status()
+
+    async def resume(
+        self,
+        *,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+    ) -> GroupStatus:
+        """Run the members again that have failed or were cancelled, with what is stored of them.
+
+        Args:
+            headers: As for `submit`; they are added to those that the members had.
+            priority: As for `submit`; default: as the group was submitted.
+            max_attempts: As for `submit`; default: as the group was submitted.
+
+        Raises:
+            GroupNotFound: There is no such group.
+            GroupIncomplete: Its submission was broken off: submit the same members again.
+            InvalidArgument: Something of the above is wrong; nothing was written.
+            Fenced: Another process took the store over.
+        """
+        table = self._table()
+        group = table.get(self.group_id)
+        self._check_complete(group)
+        given = {"priority": priority, "max_attempts": max_attempts}
+        options = options_of(group) | {name: v for name, v in given.items() if v is not None}
+        self._prepare(GroupMember("", b""), headers, options)
+        async with self._runtime._queue.committing() as tx:
+            table.reopen(tx, group)
+        await self._run_again(group, headers, options)
+        return await self.status()
+
+    async def _submit_all(
+        self, members: object, headers: Mapping[str, str] | None, options: dict[str, Any]
+    ) -> int:
+        first = size = 0
+        chunk: list[Submission] = []
+        keys: list[str] = []
+        async for member in _each(members):
+            chunk.append(self._prepare(member, headers, options))
+            keys.append(member.key)
+            size += len(chunk[-1].input)
+            if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
+                await self._submit_some(first, keys, chunk, options)
+                first += len(chunk)
+                size = 0
+                chunk, keys = [], []
+        if chunk:
+            await self._submit_some(first, keys, chunk, options)
+        return first + len(chunk)
+
+    async def _submit_some(
+        self, first: int, keys: list[str], chunk: list[Submission], options: dict[str, Any]
+    ) -> None:
+        table, queue = self._table(), self._runtime._queue
+        large = [each for each in chunk if len(each.input) > queue.offloads_above]
+        known = table.find(self.group_id)
+        if large and (known is None or first + len(chunk) > known.total):
+            inputs = {id(each): await queue.store_value(each.input) for each in large}
+        else:
+            inputs = {}
+        members = [
+            NewMember(key, each, inputs.get(id(each)))
+            for key, each in zip(keys, chunk, strict=True)
+        ]
+
+        def apply(tx: QueueTransaction) -> None:
+            if first == 0:
+                table.open(tx, self.group_id, self._options, options)
+            table.add(tx, self.group_id, first, members)
+
+        try:
+            if large:
+                async with queue.committing(*(job for each in large for job in each.jobs)) as tx:
+                    apply(tx)
+            else:
+                await queue.ready()
+                with queue.transaction() as tx:
+                    apply(tx)
+        finally:
+            for stored in inputs.values():
+                stored.finish()
+        await asyncio.sleep(0)  # others have their turn, also if the members are all there
+
+    def _prepare(
+        self, member: object, headers: Mapping[str, str] | None, options: dict[str, Any]
+    ) -> Submission:
+        if not isinstance(member, GroupMember):
+            raise wrong_type("a group consists of GroupMember(…)", member)
+        own = member.headers
+        for given in (headers, own):
+            if given is not None and not isinstance(given, Mapping):
+                raise InvalidType(f"headers must be a mapping of str to str, not {shown(given)}")
+        return new_submission(
+            self._runtime._opened(),
+            member.input,
+            run_id=member_run_id(self.group_id, check_member_key(member.key)),
+            workflow=member.workflow,
+            revision=member.revision,
+            headers={**(headers or {}), **(own or {})} if own else headers,
+            group_id=self.group_id,
+            **options,
+        )
+
+    async def _run_again(
+        self, group: Group, headers: Mapping[str, str] | None, options: dict[str, Any]
+    ) -> None:
+        """Begin new lives of the members that have failed or were cancelled."""
+        table, queue = self._table(), self._runtime._queue
+        left = group.failed + group.cancelled
+        first = 0
+        while left > 0 and first < group.total:
+            failed = table.members(group.number, first, where="AND runs.status > 1", limit=_CHUNK)
+            first = failed[-1].position + 1 if len(failed) == _CHUNK else first + 2000
+            left -= len(failed)
+            wanted: list[Submission] = []
+            for member in failed:
+                data = member.input
+                if member.ref is not None:
+                    data = await queue.fetch_value(member.ref)
+                run = member.run
+                again = GroupMember(
+                    member.key,
+                    data,
+                    run.workflow,
+                    run.revision,
+                    own_headers(unpack(run.headers)) | dict(headers or {}),
+                )
+                wanted.append(self._prepare(again, None, options))
+            if wanted:
+                async with queue.committing(*(job for each in wanted for job in each.jobs)) as tx:
+                    for each in wanted:
+                        each.apply(tx)
+            await asyncio.sleep(0)
+
+    # -- looking ----------------------------------------------------------------------------
+
+    async def status(self) -> GroupStatus:
+        """How many members have ended how. What it reports is durable.
+
+        Raises:
+            GroupNotFound: There is no such group.
+            Fenced: Another process took the store over.
+        """
+        status = self._table().get(self.group_id).status()
+        await self._runtime._queue.barrier()
+        return status
+
+    async def results(
+        self,
+        *,
+        order: Literal["completion", "submission"] = "completion",
+        concurrency_hint: int = 16,
+        progress: Callable[[GroupStatus], object] | None = None,
+    ) -> AsyncIterator[MemberResult]:
+        """The ends of all members, as they come. What it reports is durable.
+
+        Those that have ended already come first. It waits for the others, also for those that are
+        being submitted, and ends when no more can come. It can be called as often as you like,
+        and begins anew each time. A member that is run again meanwhile comes again.
+
+        Args:
+            order: ``"completion"``: in the order of their ends. ``"submission"``: in that of
+                their submission.
+            concurrency_hint: So many large results are read from the store at once, 1 to 1,000.
+            progress: Is called with the group's state before each wait, and at the end.
+
+        Raises:
+            GroupNotFound: There is no such group; or it was forgotten meanwhile.
+            GroupIncomplete: Its submission was broken off; all that is known has been told.
+            Fenced: Another process took the store over.
+            Closed: The runtime was closed meanwhile.
+            PayloadMissing, CorruptStore, StoreError: A large result cannot be read.
+        """
+        if order not in ("completion", "submission"):
+            raise InvalidArgument(f"order is {shown(order)}: give 'completion' or 'submission'")
+        whole(concurrency_hint, "concurrency_hint", 1, _MAX_HINT)
+        table = self._table()
+        number = table.get(self.group_id).number
+        pages = _by_completion if order == "completion" else _by_submission
+        at = 0
+        while True:
+            group = table.find(self.group_id)
+            if group is None or group.number != number:
+                raise GroupNotFound(f"group {self.group_id!r} was forgotten meanwhile")
+            change = table.add_reader(number)
+            try:
+                page, at = pages(table, number, at)
+                if page:
+                    async for result in self._told(page, concurrency_hint):
+                        yield result
+                    continue
+                if progress is not None:
+                    progress(group.status())
+                if not group.pending and not table.is_submitting(self.group_id):
+                    await self._runtime._queue.barrier()
+                    if not group.stopped:
+                        self._check_complete(group)
+                    return
+                await self._runtime._wait_for(change, None)
+            finally:
+                table.remove_reader(number, change)
+
+    async def _told(
+        self, page: list[tuple[str, int, Run]], concurrency: int
+    ) -> AsyncIterator[MemberResult]:
+        queue = self._runtime._queue
+        await queue.barrier()
+        for begin in range(0, len(page), concurrency):
+            part = page[begin : begin + concurrency]
+            outcomes = await asyncio.gather(
+                *(outcome_of_run(queue, run) for _, _, run in part if run.result_ref is not None)
+            )
+            large = iter(outcomes)
+            for key, position, run in part:
+                outcome = run.outcome() if run.result_ref is None else next(large)
+                if outcome is not None:  # or else it was forgotten, or begins anew
+                    yield MemberResult(key, run.run_id, run.termination(), outcome, position)
+
+    async def gather(
+        self, *, progress: Callable[[GroupStatus], object] | None = None
+    ) -> list[MemberResult]:
+        """The ends of all members, in the order of their submission; see `results`."""
+        ends = {
+            result.position: result
+            async for result in self.results(order="completion", progress=progress)
+        }
+        return [ends[position] for position in sorted(ends)]
+
+    async def wait(self, timeout: Duration | None = None) -> GroupStatus:
+        """Wait until all members have ended. What it reports is durable.
+
+        Args:
+            timeout: Give up after this long; the group is not affected. None: never.
+
+        Raises:
+            GroupNotFound: There is no such group; or it was forgotten meanwhile.
+            GroupIncomplete: Its submission was broken off, and those that are known have ended.
+            TimeoutError: Some members had not ended in time.
+            Fenced: Another process took the store over.
+            Closed: The runtime was closed meanwhile.
+        """
+        clock = self._runtime._queue.clock
+        until = None
+        if timeout is not None:
+            until = clock.monotonic() + seconds(timeout, name="timeout")
+        table = self._table()
+        number = table.get(self.group_id).number
+        while True:
+            group = table.get(self.group_id)
+            if not group.pending and not table.is_submitting(self.group_id):
+                if not group.stopped:
+                    self._check_complete(group)
+                return await self.status()
+            change = table.add_reader(number)
+            try:
+                left = None if until is None else max(until - clock.monotonic(), 0.0)
+                if not await self._runtime._wait_for(change, left):
+                    raise TimeoutError(
+                        f"group {self.group_id!r} has {group.pending:,} members that did not end "
+                        "in time; they go on"
+                    )
+            finally:
+                table.remove_reader(number, change)
+
+    # -- ending -----------------------------------------------------------------------------
+
+    async def cancel(self) -> int:
+        """Cancel all members that have not ended, also those that are still being submitted.
+
+        Returns:
+            Of how many members cancellation was asked for now; 0 if there is no such group.
+            Those that are running end when their steps do, as with `WorkflowRuntime.cancel`.
+
+        Raises:
+            Fenced: Another process took the store over.
+        """
+        table, queue = self._table(), self._runtime._queue
+        group = table.find(self.group_id)
+        if group is None or (not group.pending and not table.is_submitting(self.group_id)):
+            return 0
+        try:
+            async with queue.committing() as tx:
+                table.stop(tx, group, by_caller=True)
+            return await cancel_members(queue, self._runtime._opened(), group.number)
+        except BaseException:
+            table.to_stop.set()  # goes on in the background
+            raise
+
+    async def forget(self) -> None:
+        """Remove the group with all that is known of it, and of its members' runs.
+
+        Its id can be used again at once. It does nothing if there is no such group.
+
+        Raises:
+            GroupActive: Some members have not ended, or are being submitted; nothing was removed.
+            Fenced: Another process took the store over.
+        """
+        table, queue = self._table(), self._runtime._queue
+        async with queue.committing() as tx:
+            group = table.find(self.group_id)
+            if group is None:
+                return
+            if group.pending or table.is_submitting(self.group_id):
+                raise GroupActive(
+                    f"group {self.group_id!r} has {group.pending:,} members that have not ended, "
+                    "or more are being submitted: cancel it and wait, and then forget it"
+                )
+            table.forget(tx, group)
+        while not table.remove_some(group.number):
+            await queue.ready()
+            await asyncio.sleep(0)
+        await queue.barrier()
+
+    # ---------------------------------------------------------------------------------------
+
+    def _check_complete(self, group: Group) -> None:
+        if not group.sealed:
+            raise GroupIncomplete(
+                f"the submission of group {self.group_id!r} was broken off after {group.total:,} "
+                "members: submit the same members again, and it goes on there"
+            )
+
+    def _table(self) -> GroupTable:
+        return self._runtime._opened().groups
+
+    def __repr__(self) -> str:
+        return f"<RunGroup {self.group_id!r}>"
+
+
+async def cancel_members(queue: Queue, runs: RunTable, number: int) -> int:
+    """Cancel the members of a group that has stopped, in slices; how many there were."""
+    count = 0
+    first: int | None = 0
+    while first is not None:
+        await queue.ready()
+        active, first = runs.groups.active_runs(number, first, _CHUNK)
+        if active:
+            with queue.transaction() as tx:
+                count += sum(runs.cancel(tx, run_id) for run_id in active)
+        await asyncio.sleep(0)
+    await queue.barrier()
+    return count
+
+
+def _by_completion(
+    table: GroupTable, number: int, after: int
+) -> tuple[list[tuple[str, int, Run]], int]:
+    page: list[tuple[str, int, Run]] = []
+    size = 0
+    for ended, life, length in table.ended_after(number, after, _PAGE):
+        page.append(table.member_of_life(life))
+        after = ended
+        size += length
+        if size >= _PAGE_BYTES:
+            break
+    return page, after
+
+
+def _by_submission(
+    table: GroupTable, number: int, first: int
+) -> tuple[list[tuple[str, int, Run]], int]:
+    page: list[tuple[str, int, Run]] = []
+    size = 0
+    for member in table.members(number, first, _CHUNK):
+        if member.run.status == ACTIVE or size >= _PAGE_BYTES:
+            break
+        page.append((member.key, member.position, member.run))
+        size += len(member.run.result or b"")
+    return page, first + len(page)
+
+
+def _check_keys(members: Collection[object]) -> None:
+    known: dict[str, int] = {}
+    for position, member in enumerate(members):
+        if isinstance(member, GroupMember) and isinstance(member.key, str):
+            if member.key in known:
+                raise DuplicateMemberKey(
+                    f"members {known[member.key]} and {position} have the same key, "
+                    f"{member.key[:100]!r}: each needs one of its own"
+                )
+            known[member.key] = position
+
+
+async def _each(members: object) -> AsyncIterator[GroupMember]:
+    if isinstance(members, AsyncIterable):
+        async for member in cast("AsyncIterable[GroupMember]", members):
+            yield member
+    elif isinstance(members, Iterable) and not isinstance(members, (str, bytes, Mapping)):
+        for member in cast("Iterable[GroupMember]", members):
+            yield member
+    else:
+        what = "members must be an iterable or async iterable of GroupMember(…)"
+        raise wrong_type(what, members)  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,565 @@
+"""The records of groups: statements on the tables `groups` and `members`.
+
+What a group knows changes in the transactions that change its members' runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from taquba._msgpack import pack, unpack
+from taquba.errors import DuplicateMemberKey, GroupMismatch, GroupNotFound, GroupStopped
+from taquba.workflow._group_records import GroupStatus
+from taquba.workflow._records import TerminalStatus
+from taquba.workflow._run import RUN_COLUMNS, Run
+from taquba.workflow._signal import new_signal
+
+if TYPE_CHECKING:
+    from taquba.queue import Queue, QueueTransaction, StoredValue
+    from taquba.workflow._run import Rows
+    from taquba.workflow._signals import Signals
+    from taquba.workflow._submitting import Submission
+
+__all__ = [
+    "Group",
+    "GroupTable",
+    "Membership",
+    "NewMember",
+    "StoredMember",
+    "find_group",
+    "options_of",
+]
+
+_COLUMNS = (
+    "number, group_id, total, sealed, succeeded, failed, cancelled, ends, stopped, stop_after,"
+    " signal_key, options"
+)
+_COUNTERS = {
+    TerminalStatus.SUCCEEDED: "succeeded",
+    TerminalStatus.FAILED: "failed",
+    TerminalStatus.CANCELLED: "cancelled",
+}
+_STORED = {1: "succeeded", 2: "failed", 3: "cancelled"}
+_ENDED = {
+    counter: f"UPDATE groups SET ends = ends + 1, {counter} = {counter} + 1 WHERE number = ?"
+    f" RETURNING {_COLUMNS}"
+    for counter in _COUNTERS.values()
+}
+_RUN_COLUMNS = ", ".join(f"runs.{column.strip()}" for column in RUN_COLUMNS.split(","))
+_POSITIONS = 2000
+"""Members that are looked through at once."""
+_REMOVED = 100
+"""Members that one transaction removes, so that the event loop is never held up."""
+_BYTES_REMOVED = 512 * 1024
+"""Of their inputs and results, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group, as stored."""
+
+    number: int
+    group_id: str
+    total: int
+    sealed: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    ends: int
+    stopped: int
+    stop_after: int | None
+    signal_key: str | None
+    options: bytes
+
+    @property
+    def pending(self) -> int:
+        """Members that have not ended."""
+        return self.total - self.succeeded - self.failed - self.cancelled
+
+    def status(self) -> GroupStatus:
+        return GroupStatus(
+            group_id=self.group_id,
+            total=self.total,
+            succeeded=self.succeeded,
+            failed=self.failed,
+            cancelled=self.cancelled,
+            is_complete=bool(self.sealed),
+            is_stopped=bool(self.stopped),
+        )
+
+
+class Membership(NamedTuple):
+    """Where a run belongs."""
+
+    group_number: int
+    position: int
+
+
+class GroupOptions(NamedTuple):
+    """What a group is submitted with."""
+
+    stop_after: int | None
+    signal_key: str | None
+    retention_ms: int | None
+
+
+class NewMember(NamedTuple):
+    """A member that is submitted: checked, and its large input stored."""
+
+    key: str
+    submission: Submission
+    stored: StoredValue | None
+
+
+class StoredMember(NamedTuple):
+    """A member as stored, with its run's."""
+
+    position: int
+    key: str
+    input: bytes
+    ref: str | None
+    run: Run
+
+
+def find_group(rows: Rows, queue: str, group_id: str) -> Group | None:
+    """The group of this id."""
+    found = rows(
+        f"SELECT {_COLUMNS} FROM groups WHERE queue = ? AND group_id = ?", (queue, group_id)
+    )
+    return Group(*found[0]) if found else None
+
+
+@final
+class GroupTable:
+    """The groups of one queue name."""
+
+    def __init__(
+        self, queue: Queue, name: str, signals: Signals, begin_upkeep: Callable[[], object]
+    ) -> None:
+        self._queue = queue
+        self._name = name
+        self._signals = signals
+        self.any = False
+        """Whether there may be any; as long as there are none, ends of runs cost nothing."""
+        self.stopped: set[str] = set()
+        """Groups of which no further member begins."""
+        self.to_stop = asyncio.Event()
+        """Some of them have members that are to be cancelled."""
+        self.to_forget = asyncio.Event()
+        """Some of them may be to be removed."""
+        self._begin_upkeep = begin_upkeep
+        self._submitting: dict[str, int] = {}
+        self._readers: dict[int, set[asyncio.Future[None]]] = {}
+
+    def enter(self) -> None:
+        """Find what is there: a runtime begins to use this table."""
+        rows = self._queue.peek(
+            "SELECT group_id, stopped FROM groups WHERE queue = ?", (self._name,)
+        )
+        self.stopped |= {group_id for group_id, stopped in rows if group_id and stopped}
+        if self.stopped:
+            self.to_stop.set()
+        if rows:
+            self._some()
+
+    def _some(self) -> None:
+        if not self.any:
+            self.any = True
+            self._begin_upkeep()
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> Group | None:
+        """The group of this id."""
+        return find_group(self._queue.peek, self._name, group_id)
+
+    def get(self, group_id: str) -> Group:
+        """The group of this id.
+
+        Raises:
+            GroupNotFound: There is none.
+        """
+        group = self.find(group_id)
+        if group is None:
+            raise GroupNotFound(
+                f"there is no group {group_id!r}: submit it first, or check the id; it may also "
+                "have been forgotten"
+            )
+        return group
+
+    def is_submitting(self, group_id: str) -> bool:
+        """Whether members of it are being submitted in this process."""
+        return group_id in self._submitting
+
+    def ended_after(self, number: int, after: int, most: int) -> list[tuple[int, int, int]]:
+        """Members in the order of their ends: that number, the life, and the result's bytes."""
+        return self._queue.peek(
+            "SELECT ended_number, life, coalesce(length(result), 0) FROM runs"
+            " INDEXED BY runs_of_group WHERE group_number = ? AND ended_number > ?"
+            " ORDER BY ended_number LIMIT ?",
+            (number, after, most),
+        )
+
+    def members(
+        self,
+        number: int,
+        first: int,
+        most: int = _POSITIONS,
+        *,
+        where: str = "",
+        limit: int = _POSITIONS,
+    ) -> list[StoredMember]:
+        """Members from this position on, among the next `most`, that fulfil a condition."""
+        rows = self._queue.peek(
+            f"SELECT members.position, members.key, members.input, members.ref, {_RUN_COLUMNS}"
+            " FROM members JOIN runs ON runs.life = members.life"
+            " WHERE members.group_number = ? AND members.position >= ? AND members.position < ?"
+            f" {where} ORDER BY members.position LIMIT ?",
+            (number, first, first + most, limit),
+        )
+        return [
+            StoredMember(position, key, data, ref, Run(*run))
+            for position, key, data, ref, *run in rows
+        ]
+
+    def member_of_life(self, life: int) -> tuple[str, int, Run]:
+        """Key and position of a member, by its run."""
+        [row] = self._queue.peek(
+            f"SELECT members.key, members.position, {_RUN_COLUMNS} FROM runs JOIN members"
+            " ON members.group_number = runs.group_number AND members.position = runs.position"
+            " WHERE runs.life = ?",
+            (life,),
+        )
+        return row[0], row[1], Run(*row[2:])
+
+    # -- submitting -------------------------------------------------------------------------
+
+    def begin_submitting(self, group_id: str) -> None:
+        self._submitting[group_id] = self._submitting.get(group_id, 0) + 1
+
+    def end_submitting(self, group_id: str) -> None:
+        left = self._submitting[group_id] - 1
+        if left:
+            self._submitting[group_id] = left
+        else:
+            del self._submitting[group_id]
+            group = self.find(group_id)
+            if group is not None:
+                self._tell(group.number)
+
+    def open(
+        self, tx: QueueTransaction, group_id: str, own: GroupOptions, options: dict[str, Any]
+    ) -> None:
+        """Make the group, if there is none, or go on with one whose submission was broken off."""
+        group = self.find(group_id)
+        if group is None:
+            tx.execute(
+                "INSERT INTO groups (number, queue, group_id, created_at, total, sealed, succeeded,"
+                " failed, cancelled, ends, stopped, stop_after, signal_key, retention, options)"
+                " VALUES ((SELECT coalesce(max(number), 0) + 1 FROM groups), ?, ?, ?,"
+                " 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?)",
+                (self._name, group_id, tx.now_ms, *own, pack(options)),
+            )
+            tx.after_commit(lambda: self._opened(group_id))
+        elif not group.sealed:
+            self.renew(tx, group, own, options)
+
+    def renew(
+        self, tx: QueueTransaction, group: Group, own: GroupOptions, options: dict[str, Any]
+    ) -> None:
+        """The group is submitted again, with these options; what had stopped it counts no more."""
+        tx.execute(
+            "UPDATE groups SET stopped = 0, stop_after = ?, signal_key = ?, retention = ?,"
+            " options = ? WHERE number = ?",
+            (*own, pack(options), group.number),
+        )
+        tx.after_commit(lambda: self._opened(group.group_id))
+
+    def _opened(self, group_id: str) -> None:
+        self._some()
+        self.stopped.discard(group_id)
+
+    def reopen(self, tx: QueueTransaction, group: Group) -> None:
+        """What had stopped it counts no longer."""
+        tx.execute("UPDATE groups SET stopped = 0 WHERE number = ?", (group.number,))
+        tx.after_commit(lambda: self.stopped.discard(group.group_id))
+
+    def add(
+        self, tx: QueueTransaction, group_id: str, first: int, members: list[NewMember]
+    ) -> None:
+        """Submit members from this position on; those that are known must be the same.
+
+        Raises:
+            GroupMismatch: They are not, or there are more than there were.
+            DuplicateMemberKey: One has the key of another.
+            GroupStopped: The group was stopped meanwhile.
+            InputMismatch: A run that is none of the group's has the id of a member, and is active
+                with another input.
+        """
+        group = self.get(group_id)
+        known = self.members(group.number, first, len(members))
+        for old, new in zip(known, members, strict=False):
+            _compare(group_id, old, new)
+        fresh = members[len(known) :]
+        if not fresh:
+            return
+        if group.sealed:
+            raise GroupMismatch(
+                f"group {group_id!r} was submitted with {group.total:,} members, and is submitted "
+                "now with more: choose another group id, or forget the group first"
+            )
+        if group.stopped:
+            raise GroupStopped(
+                f"group {group_id!r} was stopped while its members were submitted: "
+                f"{group.total:,} were, of which {group.failed:,} have failed"
+            )
+        begin = first + len(known)
+        for position, member in enumerate(fresh, begin):
+            self._insert(tx, group, position, member)
+        tx.execute(
+            "UPDATE groups SET total = ? WHERE number = ?", (begin + len(fresh), group.number)
+        )
+
+    def _insert(self, tx: QueueTransaction, group: Group, position: int, member: NewMember) -> None:
+        submission, stored = member.submission, member.stored
+        place = Membership(group.number, position)
+        taken = tx.execute(
+            "SELECT position FROM runs WHERE queue = ? AND run_id = ? AND group_number = ?",
+            (self._name, submission.run_id, group.number),
+        ).fetchone()
+        if taken is not None:
+            raise DuplicateMemberKey(
+                f"members {taken[0]} and {position} of group {group.group_id!r} have the same key, "
+                f"{member.key[:100]!r}: each needs one of its own"
+            )
+        if stored is not None:
+            stored.use(tx)
+        life = submission.apply_as_member(tx, place)
+        tx.execute(
+            "INSERT INTO members (group_number, position, life, key, input, ref)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                *place,
+                life,
+                member.key,
+                submission.input if stored is None else b"",
+                None if stored is None else stored.ref,
+            ),
+        )
+
+    def seal(
+        self,
+        tx: QueueTransaction,
+        group_id: str,
+        total: int,
+        own: GroupOptions,
+        options: dict[str, Any],
+    ) -> None:
+        """That was all of the members.
+
+        Raises:
+            GroupMismatch: There were more.
+        """
+        group = self.get(group_id)
+        if group.total != total:
+            raise GroupMismatch(
+                f"group {group_id!r} was submitted with {group.total:,} members, and is submitted "
+                f"now with {total:,}: choose another group id, or forget the group first"
+            )
+        if group.sealed:
+            self.renew(tx, group, own, options)
+        else:
+            tx.execute("UPDATE groups SET sealed = 1 WHERE number = ?", (group.number,))
+            tx.after_commit(lambda: self._tell(group.number))
+            if not group.pending:
+                self._finish(tx, group)
+
+    # -- what runs tell ---------------------------------------------------------------------
+
+    def replaced(self, tx: QueueTransaction, place: Membership, status: int, life: int) -> None:
+        """A member begins a new life, this one; the one before had ended."""
+        counter = _STORED[status]
+        tx.execute(
+            f"UPDATE groups SET {counter} = {counter} - 1, finished_at = NULL WHERE number = ?",
+            (place.group_number,),
+        )
+        tx.execute(
+            "UPDATE members SET life = ? WHERE group_number = ? AND position = ?", (life, *place)
+        )
+
+    def ended(self, tx: QueueTransaction, life: int, status: TerminalStatus) -> None:
+        """A run has ended, perhaps a member's."""
+        row = tx.execute(
+            "SELECT group_number FROM runs WHERE life = ? AND ended_number IS NULL", (life,)
+        ).fetchone()
+        if row is None or row[0] is None:
+            return
+        [number] = row
+        group = Group(*tx.execute(_ENDED[_COUNTERS[status]], (number,)).fetchone())
+        tx.execute("UPDATE runs SET ended_number = ? WHERE life = ?", (group.ends, life))
+        if not group.pending and (group.sealed or group.stopped):
+            self._finish(tx, group)
+        elif group.stop_after is not None and group.failed >= group.stop_after:
+            self.stop(tx, group)
+        tx.after_commit(lambda: self._tell(number))
+
+    def _finish(self, tx: QueueTransaction, group: Group) -> None:
+        tx.execute("UPDATE groups SET finished_at = ? WHERE number = ?", (tx.now_ms, group.number))
+        if group.signal_key is not None:
+            signal = new_signal(group.signal_key, group.group_id.encode(), None, "latest")
+            self._signals.send(tx, signal)
+        tx.after_commit(self.to_forget.set)
+
+    # -- stopping ---------------------------------------------------------------------------
+
+    def stop(self, tx: QueueTransaction, group: Group, *, by_caller: bool = False) -> None:
+        """From now on, no member begins; those that are active are to be cancelled.
+
+        In the background, unless the caller does it.
+        """
+        if group.stopped:
+            return
+        tx.execute("UPDATE groups SET stopped = 1 WHERE number = ?", (group.number,))
+        if not group.pending and not group.sealed:
+            self._finish(tx, group)
+
+        def stopped() -> None:
+            self.stopped.add(group.group_id)
+            if not by_caller:
+                self.to_stop.set()
+
+        tx.after_commit(stopped)
+
+    def active_runs(self, number: int, first: int, limit: int) -> tuple[list[str], int | None]:
+        """Runs of the next members that are active and were not cancelled; where to go on."""
+        [(last,)] = self._queue.peek(
+            "SELECT max(position) FROM members WHERE group_number = ?", (number,)
+        )
+        if last is None or first > last:
+            return [], None
+        until = first + _POSITIONS
+        rows = self._queue.peek(
+            "SELECT members.position, runs.run_id FROM members"
+            " JOIN runs ON runs.life = members.life JOIN jobs ON jobs.id = runs.job_id"
+            " WHERE members.group_number = ? AND members.position >= ? AND members.position < ?"
+            " AND runs.status = 0 AND jobs.cancel_requested IS NOT 1"
+            " ORDER BY members.position LIMIT ?",
+            (number, first, until, limit),
+        )
+        return [run_id for _, run_id in rows], rows[-1][0] + 1 if len(rows) == limit else until
+
+    # -- forgetting -------------------------------------------------------------------------
+
+    def forget(self, tx: QueueTransaction, group: Group) -> None:
+        """From now on there is no such group; what belongs to it is still to be removed."""
+        tx.execute("UPDATE groups SET group_id = NULL WHERE number = ?", (group.number,))
+
+        def forgotten() -> None:
+            self.stopped.discard(group.group_id)
+            self.to_forget.set()
+            self._tell(group.number)
+
+        tx.after_commit(forgotten)
+
+    def forgotten(self) -> int | None:
+        """A group that is forgotten, and not removed yet."""
+        rows = self._queue.peek(
+            "SELECT number FROM groups WHERE queue = ? AND group_id IS NULL LIMIT 1", (self._name,)
+        )
+        return rows[0][0] if rows else None
+
+    def remove_some(self, number: int) -> bool:
+        """Remove some of the members of a forgotten group, and at last the group; whether it is
+        gone.
+        """
+        rows = self._queue.peek(
+            "SELECT members.position, members.life, members.ref, result_ref, length(input),"
+            " coalesce(length(result), 0) FROM members"
+            " LEFT JOIN runs ON runs.life = members.life AND runs.group_number = ?"
+            " WHERE members.group_number = ? ORDER BY members.position LIMIT ?",
+            (number, number, _REMOVED),
+        )
+        size = 0
+        with self._queue.transaction() as tx:
+            for position, life, ref, result_ref, *lengths in rows:
+                tx.execute(
+                    "DELETE FROM members WHERE group_number = ? AND position = ?",
+                    (number, position),
+                )
+                tx.execute("DELETE FROM runs WHERE life = ? AND group_number = ?", (life, number))
+                for name in (ref, result_ref):
+                    if name is not None:
+                        tx.forget_value(name)
+                size += sum(lengths)
+                if size >= _BYTES_REMOVED:
+                    break
+            if not rows:
+                tx.execute("DELETE FROM groups WHERE number = ?", (number,))
+        return not rows
+
+    def expired(self, window_ms: float | None) -> tuple[list[str], float]:
+        """Groups whose retention is over, and when the next one's will be, in milliseconds.
+
+        The window is that of the groups that have none of their own.
+        """
+        now = self._queue.clock.now_ms()
+        due: list[str] = []
+        following = float("inf")
+        for group_id, finished_at, own in self._queue.peek(
+            "SELECT group_id, finished_at, retention FROM groups"
+            " WHERE queue = ? AND group_id IS NOT NULL AND finished_at IS NOT NULL",
+            (self._name,),
+        ):
+            window = window_ms if own is None else own
+            if window is None:
+                continue
+            if finished_at + window <= now:
+                due.append(group_id)
+            else:
+                following = min(following, finished_at + window)
+        return due, following
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    def add_reader(self, number: int) -> asyncio.Future[None]:
+        """A future of the group's next change in this process."""
+        reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readers.setdefault(number, set()).add(reader)
+        return reader
+
+    def remove_reader(self, number: int, reader: asyncio.Future[None]) -> None:
+        readers = self._readers.get(number)
+        if readers is not None:
+            readers.discard(reader)
+            if not readers:
+                del self._readers[number]
+
+    def _tell(self, number: int) -> None:
+        for reader in self._readers.pop(number, ()):
+            if not reader.done():
+                reader.set_result(None)
+
+
+def _compare(group_id: str, old: StoredMember, new: NewMember) -> None:
+    submission = new.submission
+    if old.key != new.key:
+        what = f"key {old.key[:100]!r}, not {new.key[:100]!r}"
+    elif old.run.input_digest != submission.digest:
+        what = f"another input (its key is {old.key[:100]!r})"
+    elif old.run.workflow != submission.workflow:
+        what = f"another workflow (its key is {old.key[:100]!r})"
+    else:
+        return
+    raise GroupMismatch(
+        f"group {group_id!r} was submitted before, and its member {old.position} has {what}: "
+        "submit the same members in the same order, choose another group id, or forget the group"
+    )
+
+
+def options_of(group: Group) -> dict[str, Any]:
+    """Priority and attempt limit that the group was submitted with."""
+    options: dict[str, Any] = unpack(group.options)
+    return options

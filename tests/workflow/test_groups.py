@@ -1,0 +1,614 @@
+"""Run groups: submitted, watched, cancelled and forgotten together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from taquba import TransientError
+from taquba.errors import (
+    DuplicateMemberKey,
+    GroupActive,
+    GroupIncomplete,
+    GroupMismatch,
+    GroupNotFound,
+    GroupStopped,
+    InputMismatch,
+    InvalidArgument,
+    InvalidType,
+    ValueTooLarge,
+)
+from taquba.objectstore import MemoryStore
+from taquba.queue import MAX_PAYLOAD_SIZE
+from taquba.workflow import (
+    MAX_GROUP_ID_LENGTH,
+    MAX_MEMBER_KEY_SIZE,
+    Continue,
+    Fail,
+    GroupMember,
+    GroupStatus,
+    MemberResult,
+    Outcome,
+    RunGroup,
+    RunState,
+    Step,
+    Succeed,
+    TerminalStatus,
+)
+from taquba.workflow._group_records import member_run_id
+
+from .harness import Bed, bed
+
+pytestmark = pytest.mark.anyio
+
+
+class Runner:
+    """Succeeds with the input in upper case; what it does otherwise stands in the input."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[bytes, int, int]] = []
+        self.steps: list[Step] = []
+        self.mended = False
+        self.gate = asyncio.Event()
+
+    async def __call__(self, step: Step) -> Outcome:
+        self.seen.append((step.payload, step.number, step.attempt))
+        self.steps.append(step)
+        match step.payload.partition(b" ")[0]:
+            case b"two" if step.number == 0:
+                return Continue(step.payload)
+            case b"hold":
+                await self.gate.wait()
+            case b"fail" if not self.mended:
+                return Fail("no")
+            case b"retry" if not self.mended:
+                raise TransientError("not now", retry_after=1)
+            case _:
+                pass
+        return Succeed(step.payload.upper())
+
+
+def members(*inputs: str) -> list[GroupMember]:
+    return [GroupMember(f"k{n}", text.encode()) for n, text in enumerate(inputs)]
+
+
+async def collect(t: Bed, group: RunGroup, **options: object) -> list[MemberResult]:
+    async def read() -> list[MemberResult]:
+        return [result async for result in group.results(**options)]  # type: ignore[arg-type]
+
+    reading = asyncio.ensure_future(read())
+    await t.settle()
+    assert reading.done(), "not all members have ended"
+    return await reading
+
+
+def counts(status: GroupStatus) -> tuple[int, int, int, int]:
+    return status.total, status.succeeded, status.failed, status.cancelled
+
+
+async def test_members_are_runs_with_derived_ids() -> None:
+    """GRP-01"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        status = await group.submit([GroupMember("a", b"hold 1"), GroupMember("b", b"hold 2")])
+        assert status == GroupStatus("g", 2, 0, 0, 0, is_complete=True, is_stopped=False)
+        assert (status.pending, status.ended, status.is_finished) == (2, 0, False)
+        for key in "ab":
+            run = await t.runtime.status(member_run_id("g", key))
+            assert run is not None and run.state is not RunState.TERMINATED
+        runner.gate.set()
+        ends = await collect(t, group)
+        assert [(end.key, end.outcome.result) for end in ends] == [
+            ("a", b"HOLD 1"),
+            ("b", b"HOLD 2"),
+        ]
+        assert [end.run_id for end in ends] == [member_run_id("g", key) for key in "ab"]
+        assert (await group.status()).is_finished
+
+
+async def test_a_key_that_comes_twice() -> None:
+    """GRP-02, JOB-31"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        twice = [GroupMember("a", b""), GroupMember("b", b""), GroupMember("a", b"")]
+        with pytest.raises(DuplicateMemberKey, match="members 0 and 2"):
+            await group.submit(twice)
+        with pytest.raises(GroupNotFound):
+            await group.status()
+        with pytest.raises(DuplicateMemberKey, match="members 0 and 2"):
+            await group.submit(iter(twice))
+        with pytest.raises(GroupNotFound):
+            await group.status()
+        many = [GroupMember(f"k{n % 150}", b"") for n in range(151)]
+        with pytest.raises(DuplicateMemberKey, match="members 0 and 150"):
+            await group.submit(iter(many))
+        status = await group.status()
+        assert (status.total, status.is_complete) == (100, False)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        members("x", "y", "z"),
+        members("x"),
+        [],
+        members("x", "other"),
+        members("x", "y")[::-1],
+        [GroupMember("k0", b"x"), GroupMember("k2", b"y")],
+    ],
+)
+async def test_other_members(others: list[GroupMember]) -> None:
+    """GRP-03"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("x", "y"))
+        await collect(t, group)
+        seen = len(runner.seen)
+        with pytest.raises(GroupMismatch, match="group 'g'"):
+            await group.submit(others)
+        assert counts(await group.status()) == (2, 2, 0, 0)
+        await t.settle()
+        assert len(runner.seen) == seen
+
+
+async def test_the_same_members_with_other_options() -> None:
+    """GRP-04"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("x", "y"))
+        await group.submit(iter(members("x", "y")), priority=3, headers={"a": "b"}, max_attempts=1)
+        assert len(await collect(t, group)) == 2
+
+
+async def test_membership_holds_over_all_steps() -> None:
+    """GRP-05"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("two", "hold"))
+        await t.settle()
+        assert counts(await group.status()) == (2, 1, 0, 0)
+        assert runner.steps[0].headers == {}, "membership is not for the runner"
+        runner.gate.set()
+        await collect(t, group)
+        assert (b"two", 1, 1) in runner.seen
+
+
+async def test_a_retried_member_is_pending() -> None:
+    """GRP-06, HOOK-16"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("retry"), max_attempts=2)
+        await t.settle()
+        assert counts(await group.status()) == (1, 0, 0, 0)
+        await t.clock.advance(2)
+        [end] = await collect(t, group)
+        assert end.termination.status is TerminalStatus.FAILED
+        assert end.outcome.error == end.termination.error == "not now"
+        assert counts(await group.status()) == (1, 0, 1, 0)
+
+
+async def test_options_are_every_members() -> None:
+    """GRP-07"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        own = GroupMember("own", b"", headers={"h": "own", "i": "2"})
+        await group.submit(
+            [GroupMember("a", b""), own], headers={"h": "1"}, priority=7, max_attempts=9
+        )
+        await collect(t, group)
+        assert [step.headers for step in runner.steps] == [{"h": "1"}, {"h": "own", "i": "2"}]
+        assert [step.max_attempts for step in runner.steps] == [9, 9]
+        for end in await group.gather():
+            assert end.outcome.headers["h"] in ("1", "own")
+
+
+@pytest.mark.parametrize("again", ["submit", "resume"])
+async def test_only_what_failed_is_run_again(again: str) -> None:
+    """GRP-08, GRP-32"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        wanted = members("x", "fail", "y")
+        await group.submit(wanted, headers={"a": "1"}, max_attempts=4)
+        await collect(t, group)
+        assert counts(await group.status()) == (3, 2, 1, 0)
+        runner.mended = True
+        runner.steps.clear()
+        status = await (group.submit(wanted) if again == "submit" else group.resume())
+        assert (status.total, status.failed) == (3, 0)
+        await t.settle()
+        assert [step.payload for step in runner.steps] == [b"fail"]
+        if again == "resume":
+            assert runner.steps[0].headers == {"a": "1"}
+            assert runner.steps[0].max_attempts == 4
+        ends = await collect(t, group, order="submission")
+        assert [end.outcome.result for end in ends] == [b"X", b"FAIL", b"Y"]
+        assert counts(await group.status()) == (3, 3, 0, 0)
+
+
+async def test_active_members_are_not_doubled() -> None:
+    """GRP-09"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("hold", "x"))
+        await t.settle()
+        await group.resume()
+        await group.submit(members("hold", "x"))
+        await t.settle()
+        assert [payload for payload, *_ in runner.seen] == [b"hold", b"x"]
+        runner.gate.set()
+
+
+async def test_an_unknown_group() -> None:
+    """GRP-10, GRP-20"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        for call in (group.resume, group.status, group.wait, group.gather):
+            with pytest.raises(GroupNotFound, match="no group 'g'"):
+                await call()
+        assert await group.cancel() == 0
+        await group.forget()
+
+
+async def test_results_are_read_again() -> None:
+    """GRP-11"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("x", "two", "fail"))
+        first = await collect(t, group)
+        again = await collect(t, group)
+        assert again == first
+        assert sorted(end.key for end in first) == ["k0", "k1", "k2"]
+        in_order = await collect(t, group, order="submission")
+        assert [end.key for end in in_order] == ["k0", "k1", "k2"]
+        assert await group.gather() == in_order
+
+
+async def test_a_submission_that_was_broken_off() -> None:
+    """GRP-12"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        wanted = members(*(f"x{n}" for n in range(250)))
+
+        async def broken() -> AsyncIterator[GroupMember]:
+            for member in wanted[:230]:
+                yield member
+            raise OSError("the list ends here")
+
+        with pytest.raises(OSError, match="ends here"):
+            await group.submit(broken())
+        assert (await group.status()).total == 200
+        with pytest.raises(GroupIncomplete, match="broken off after 200 members"):
+            await collect(t, group)
+        with pytest.raises(GroupIncomplete):
+            await group.resume()
+        with pytest.raises(GroupIncomplete):
+            await group.wait()
+        with pytest.raises(GroupMismatch):
+            await group.submit(wanted[:150])
+        await group.submit(wanted)
+        assert len(await collect(t, group)) == 250
+        assert sorted(payload for payload, *_ in runner.seen) == sorted(m.input for m in wanted)
+
+
+async def test_cancelled_members() -> None:
+    """GRP-14, GRP-15"""
+    runner = Runner()
+    async with bed(runner, concurrency=1, on_cancel="interrupt") as t:
+        group = t.runtime.group("g")
+        wanted = members("hold 1", "hold 2", "hold 3")
+        await group.submit(wanted)
+        await t.settle()
+        assert await group.cancel() == 3
+        assert await group.cancel() == 0
+        ends = await collect(t, group)
+        assert {end.termination.status for end in ends} == {TerminalStatus.CANCELLED}
+        assert {end.outcome.result for end in ends} == {None}
+        status = await group.status()
+        assert counts(status) == (3, 0, 0, 3)
+        assert status.is_stopped and status.is_finished
+        runner.gate.set()
+        status = await group.submit(wanted)
+        assert not status.is_stopped
+        assert len(await collect(t, group)) == 3
+        assert counts(await group.status()) == (3, 3, 0, 0)
+
+
+async def test_a_members_run_id_is_submitted_directly() -> None:
+    """GRP-16"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("hold", "fail"))
+        await t.settle()
+        held, failed = (member_run_id("g", f"k{n}") for n in range(2))
+        assert not (await t.runtime.submit(b"hold", run_id=held)).created
+        with pytest.raises(InputMismatch):
+            await t.runtime.submit(b"other", run_id=held)
+        with pytest.raises(InputMismatch, match="member of a group"):
+            await t.runtime.submit(b"other", run_id=failed)
+        runner.mended = True
+        assert (await t.runtime.submit(b"fail", run_id=failed)).created
+        runner.gate.set()
+        await collect(t, group)
+        assert counts(await group.status()) == (2, 2, 0, 0), "a new life of a member is one, too"
+
+
+async def test_an_active_group_is_not_forgotten() -> None:
+    """GRP-17, GRP-18"""
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        await group.submit(members("hold", "x"))
+        await t.settle()
+        with pytest.raises(GroupActive, match="1 members"):
+            await group.forget()
+        assert counts(await group.status()) == (2, 1, 0, 0)
+        runner.gate.set()
+        assert len(await collect(t, group)) == 2
+
+
+async def test_a_forgotten_group() -> None:
+    """GRP-19"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        await group.submit(members(*(f"x{n}" for n in range(250))))
+        await collect(t, group)
+        await group.forget()
+        for table in ("groups", "members", "runs"):
+            assert t.queue.peek(f"SELECT count(*) FROM {table}") == [(0,)]
+        for call in (group.status, group.resume, group.gather):
+            with pytest.raises(GroupNotFound):
+                await call()
+        await group.submit(members("other"))
+        assert [end.outcome.result for end in await collect(t, group)] == [b"OTHER"]
+
+
+async def test_groups_share_nothing() -> None:
+    """GRP-25, WRK-14"""
+    runner = Runner()
+    async with bed(runner) as t:
+        for name in ("g", "h"):
+            await t.runtime.group(name).submit(members("x"))
+        for name in ("g", "h"):
+            assert len(await collect(t, t.runtime.group(name))) == 1
+        assert len(runner.seen) == 2
+
+
+@pytest.mark.parametrize("key", ["", "/", "a b", "ä€𝄞", "../..", "\0", "x" * MAX_MEMBER_KEY_SIZE])
+async def test_any_text_is_a_key(key: str) -> None:
+    """GRP-26"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        await group.submit([GroupMember(key, b"x")])
+        [end] = await collect(t, group)
+        assert end.key == key
+        assert len(end.run_id) == 64 and end.outcome.result == b"X"
+
+
+async def test_no_members() -> None:
+    """GRP-27"""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        status = await group.submit([])
+        assert counts(status) == (0, 0, 0, 0)
+        assert status.is_finished
+        assert await collect(t, group) == []
+        assert counts(await group.submit([])) == (0, 0, 0, 0)
+
+
+async def test_many_members() -> None:
+    """GRP-28, GRP-29"""
+    runner = Runner()
+    async with bed(runner, concurrency=100) as t:
+        group = t.runtime.group("g")
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(2500):
+                yield GroupMember(str(n), b"x%d" % n)
+
+        await group.submit(stream())
+        ends = await collect(t, group)
+        assert sorted(int(end.key) for end in ends) == list(range(2500))
+        assert counts(await group.status()) == (2500, 2500, 0, 0)
+        await group.forget()
+        assert t.queue.peek("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_results_are_read_while_members_are_submitted() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        more = asyncio.Event()
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(200):
+                if n == 150:
+                    await more.wait()
+                yield GroupMember(str(n), b"x")
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        seen: list[str] = []
+
+        async def read() -> None:
+            async for end in group.results():
+                seen.append(end.key)
+
+        reading = asyncio.ensure_future(read())
+        await t.settle()
+        assert len(seen) == 100 and not reading.done()
+        with pytest.raises(GroupActive):
+            await group.forget()
+        more.set()
+        await submitting
+        await t.settle()
+        await reading
+        assert sorted(map(int, seen)) == list(range(200))
+
+
+async def test_too_many_failures() -> None:
+    runner = Runner()
+    async with bed(runner, concurrency=1) as t:
+        group = t.runtime.group("g", stop_after_failures=2)
+        await group.submit(members("x", "fail 1", "y", "fail 2", "never 1", "never 2"))
+        ends = await collect(t, group, order="submission")
+        assert [end.termination.status.value for end in ends] == [
+            "succeeded",
+            "failed",
+            "succeeded",
+            "failed",
+            "cancelled",
+            "cancelled",
+        ]
+        assert [payload for payload, *_ in runner.seen][-1] == b"fail 2"
+        assert (await group.status()).is_stopped
+
+
+async def test_too_many_failures_while_members_are_submitted() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g", stop_after_failures=1)
+        more = asyncio.Event()
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(300):
+                if n == 100:
+                    await more.wait()
+                yield GroupMember(str(n), b"fail" if n == 50 else b"x")
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        more.set()
+        with pytest.raises(GroupStopped, match="100 were, of which 1 have failed"):
+            await submitting
+        status = await group.status()
+        assert (status.total, status.failed, status.is_finished) == (100, 1, True)
+        assert len(await collect(t, group)) == 100
+
+
+async def test_a_step_waits_for_a_group() -> None:
+    """GRP-32: the step that fans out may be repeated."""
+    attempts = 0
+
+    async def runner(step: Step) -> Outcome:
+        nonlocal attempts
+        if step.payload != b"parent":
+            return Succeed(step.payload)
+        children = t.runtime.group(f"{step.run_id}-children", signal_when_finished=step.run_id)
+        if step.number == 0:
+            await children.submit(members("1", "2", "3"))
+            attempts += 1
+            if attempts == 1:
+                raise TransientError("once more")
+            return Continue(b"parent", signal=step.run_id)
+        total = sum(int(end.outcome.result or b"") for end in await children.gather())
+        assert step.signal == children.group_id.encode()
+        return Succeed(b"%d" % total)
+
+    async with bed(runner, concurrency=1) as t:
+        await t.runtime.submit(b"parent", run_id="p")
+        end = await t.end("p")
+        assert end.outcome.result == b"6"
+        assert attempts == 2
+
+
+async def test_bad_input() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        for group_id in ("", "a b", "x" * (MAX_GROUP_ID_LENGTH + 1)):
+            with pytest.raises(InvalidArgument, match="group id"):
+                t.runtime.group(group_id)
+        t.runtime.group("x" * MAX_GROUP_ID_LENGTH)
+        with pytest.raises(InvalidArgument, match="stop_after_failures"):
+            t.runtime.group("g", stop_after_failures=0)
+        with pytest.raises(InvalidType, match="GroupMember"):
+            await group.submit(["x"])  # type: ignore[list-item]
+        with pytest.raises(InvalidType, match="iterable"):
+            await group.submit("x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidType, match="key"):
+            await group.submit([GroupMember(3, b"")])  # type: ignore[arg-type]
+        with pytest.raises(ValueTooLarge, match="1,024 bytes"):
+            await group.submit([GroupMember("ä" * 513, b"")])
+        with pytest.raises(InvalidArgument, match="UTF-8"):
+            await group.submit([GroupMember("\ud800", b"")])
+        with pytest.raises(ValueTooLarge, match="input"):
+            await group.submit([GroupMember("a", bytes(MAX_PAYLOAD_SIZE + 1))])
+        with pytest.raises(InvalidType, match="headers"):
+            await group.submit([GroupMember("a", b"", headers=[])])  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="priority"):
+            await group.submit([], priority="x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="max_attempts"):
+            await group.submit(members("x"), max_attempts=0)
+        with pytest.raises(GroupNotFound):
+            await group.status()
+        await group.submit([])
+        with pytest.raises(InvalidArgument, match="order"):
+            await collect(t, group, order="random")
+        with pytest.raises(InvalidArgument, match="concurrency_hint"):
+            await collect(t, group, concurrency_hint=0)
+
+
+async def test_a_group_outlives_its_process() -> None:
+    store = MemoryStore()
+    async with bed(Runner(), store=store) as t:
+        group = t.runtime.group("g", stop_after_failures=1)
+        await group.submit(members("x", "y"))
+        await collect(t, group)
+    async with bed(Runner(), store=store) as t:
+        group = t.runtime.group("g")
+        assert counts(await group.status()) == (2, 2, 0, 0)
+        assert [end.key for end in await collect(t, group)] == ["k0", "k1"]
+
+
+async def test_members_are_kept_as_long_as_their_group() -> None:
+    """GRP-21, GRP-22, GRP-23, GRP-24, JOB-34"""
+    runner = Runner()
+    async with bed(runner, retention=10) as t:
+        await t.runtime.submit(b"plain", run_id="plain")
+        first = t.runtime.group("first")
+        await first.submit(members("x", "hold"))
+        second = t.runtime.group("second", retention=100)
+        await second.submit(members("x"))
+        await t.clock.advance(11)
+        assert await t.runtime.status("plain") is None
+        assert counts(await first.status()) == (2, 1, 0, 0)
+        runner.gate.set()
+        await t.settle()
+        await t.clock.advance(9)
+        assert len(await collect(t, first)) == 2
+        await t.clock.advance(2)
+        with pytest.raises(GroupNotFound):
+            await first.status()
+        assert len(await collect(t, second)) == 1
+        await t.clock.advance(100)
+        with pytest.raises(GroupNotFound):
+            await second.status()
+        for table in ("groups", "members", "runs"):
+            assert t.queue.peek(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+async def test_large_inputs_and_results() -> None:
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        wanted = [GroupMember(str(n), b"fail " + bytes([97 + n]) * 2_000_000) for n in range(3)]
+        await group.submit(wanted)
+        assert {end.termination.status for end in await collect(t, group)} == {
+            TerminalStatus.FAILED
+        }
+        runner.mended = True
+        await group.resume()
+        ends = await collect(t, group, order="submission")
+        for end, member in zip(ends, wanted, strict=True):
+            assert end.outcome.result == member.input.upper(), "another input came back"
+        await group.forget()
+        await t.settle()
+        left = [info.key async for info in t.store.list("") if "payload" in info.key]
+        assert left == []
