@@ -351,6 +351,25 @@ class RunFailed(TaqubaError):
 class JobFailed(TaqubaError):
     """A job whose result was asked for has failed, or was cancelled; the message says why."""
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str = "",
+        error: str | None = None,
+        cancelled: bool = False,
+        permanent: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        """The job's id."""
+        self.error = error
+        """The text of the error that it failed with, or the reason of the cancellation."""
+        self.cancelled = cancelled
+        """Whether it was cancelled."""
+        self.permanent = permanent
+        """Whether it was known that trying again would not help."""
+
 
 class InconsistentRunState(TaqubaError):
     """A run's records contradict each other, for example because its job was removed by hand."""

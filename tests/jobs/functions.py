@@ -8,10 +8,22 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from taquba.errors import PermanentError
-from taquba.jobs import BlockingJobContext, JobContext, job
+from taquba.jobs import BlockingJobContext, JobContext, job, payload_idempotency_key
 from taquba.queue import JobView
 
-__all__ = ["Mailer", "Receipt", "blocking", "die", "digest", "greet", "picky", "send_email"]
+__all__ = [
+    "Charge",
+    "Lengths",
+    "Mailer",
+    "Pid",
+    "Receipt",
+    "blocking",
+    "die",
+    "digest",
+    "greet",
+    "picky",
+    "send_email",
+]
 
 
 class Receipt(BaseModel):
@@ -76,3 +88,43 @@ async def picky(ctx: JobContext, what: str) -> None:
             raise PermanentError("no")
         case _:
             raise OSError("maybe later")
+
+
+@job("charge", max_attempts=3)
+class Charge(BaseModel):
+    """Charges an order, once."""
+
+    order: int
+    cents: int = 100
+
+    async def run(self, ctx: JobContext) -> Receipt:
+        mailer = ctx.state(Mailer)
+        mailer.sent.append(f"order {self.order}: {self.cents}")
+        if len(mailer.sent) <= mailer.failures:
+            raise ValueError("refused") if self.cents == 0 else OSError("the bank is closed")
+        return Receipt(to=f"order {self.order}", number=ctx.attempt)
+
+    def idempotency_key(self) -> str | None:
+        return None if self.order == 0 else f"order {self.order}"
+
+    def retry_if(self, error: Exception) -> bool:
+        return self.cents > 0 or not isinstance(error, ValueError)
+
+
+@job("lengths", idempotency_key=payload_idempotency_key)
+@dataclass
+class Lengths:
+    words: list[str]
+    raw: bytes = b"\xff"
+
+    def run(self, ctx: BlockingJobContext) -> dict[str, int]:
+        return ctx.memo.memoized("lengths", lambda: {word: len(word) for word in self.words})
+
+
+@job("pid", executor="cpu")
+@dataclass(frozen=True)
+class Pid:
+    data: bytes
+
+    def run(self, view: JobView) -> tuple[int, bytes]:
+        return os.getpid(), self.data

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from taquba import Effects, Queue, QueueConfig
-from taquba.clock import ManualClock, SystemClock
+from taquba import Effects
+from taquba.clock import SystemClock
 from taquba.errors import (
     InputMismatch,
     InvalidArgument,
@@ -25,8 +23,7 @@ from taquba.errors import (
     SerializationError,
     UnknownWorkflow,
 )
-from taquba.jobs import BlockingJobContext, Job, JobContext, JobHandle, JobRunner, job
-from taquba.objectstore import MemoryStore
+from taquba.jobs import BlockingJobContext, JobContext, job
 from taquba.queue import JobView
 from taquba.workflow import RunState
 from tests.jobs.functions import (
@@ -39,6 +36,7 @@ from tests.jobs.functions import (
     picky,
     send_email,
 )
+from tests.jobs.harness import World, ended, settle
 from tests.queue.harness import counts
 
 R = TypeVar("R")
@@ -46,40 +44,9 @@ R = TypeVar("R")
 pytestmark = pytest.mark.anyio
 
 
-class World:
-    """A store and a clock, and runners on it."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.clock: Any = ManualClock()
-
-    @asynccontextmanager
-    async def runner(self, *jobs: Job[..., Any], **options: Any) -> AsyncIterator[JobRunner]:
-        config = QueueConfig(jitter=False)
-        async with Queue.open(self.store, clock=self.clock, config=config) as queue:
-            async with JobRunner(queue, jobs, **options) as runner:
-                yield runner
-
-
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-async def settle(world: World) -> None:
-    await world.clock.advance(0)
-
-
-async def ended(world: World, handle: JobHandle[R]) -> R:
-    """The result of a job, with the time that it needs."""
-    if not isinstance(world.clock, ManualClock):
-        return await handle
-    waiting = asyncio.ensure_future(handle.result())
-    for seconds in (0, 3600):
-        if not waiting.done():
-            await world.clock.advance(seconds)
-    assert waiting.done()
-    return await waiting
 
 
 async def test_a_job_s_result_is_typed_and_awaited(world: World) -> None:
@@ -356,7 +323,7 @@ async def test_what_is_no_call_is_refused(world: World) -> None:
             await jobs.submit(greet)  # type: ignore[arg-type]
         with pytest.raises(InvalidType, match="idempotency_key"):
             await jobs.submit(greet("a"), idempotency_key=7)  # type: ignore[arg-type]
-        with pytest.raises(InvalidType, match="handle takes a function"):
+        with pytest.raises(InvalidType, match="a job is a function"):
             jobs.handle(greet.function, "x")  # type: ignore[arg-type]
 
 
@@ -384,8 +351,8 @@ def test_functions_that_cannot_be_jobs() -> None:
     for name in ("", "a@b", "ä", "x" * 65):
         with pytest.raises(InvalidArgument, match="characters of"):
             job(name)(greet.function)
-    with pytest.raises(InvalidType, match="must be a function"):
-        job("x")(JobContext)  # type: ignore[call-overload]
+    with pytest.raises(InvalidType, match="must be a function or class"):
+        job("x")(7)  # type: ignore[call-overload]
     with pytest.raises(InvalidArgument, match="max_attempts is 0"):
         job("x", max_attempts=0)(greet.function)
 
@@ -395,7 +362,7 @@ async def test_runners_that_cannot_be(world: World) -> None:
         async with world.runner(*jobs, **options):
             pass
 
-    with pytest.raises(InvalidType, match="functions with the decorator @job"):
+    with pytest.raises(InvalidType, match="a function or a class with the decorator @job"):
         await enter(greet.function)
     with pytest.raises(InvalidArgument, match="runs in executor 'cpu': pass it"):
         await enter(digest)

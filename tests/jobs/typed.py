@@ -7,13 +7,34 @@ Each line with an ignored error is a test: it fails where there is nothing to ig
 
 from __future__ import annotations
 
-from typing import assert_type
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_type
 
-from taquba.jobs import Call, JobHandle, JobRunner
-from tests.jobs.functions import Receipt, blocking, digest, greet, send_email
+from taquba import Queue
+from taquba.jobs import (
+    BlockingJobContext,
+    Call,
+    JobContext,
+    JobHandle,
+    JobRunner,
+    job,
+    payload_idempotency_key,
+)
+from tests.jobs.functions import (
+    Charge,
+    Lengths,
+    Pid,
+    Receipt,
+    blocking,
+    digest,
+    greet,
+    send_email,
+)
 
 
-async def check(jobs: JobRunner) -> None:
+async def check(
+    queue: Queue, jobs: JobRunner, ctx: JobContext, blocking_ctx: BlockingJobContext
+) -> None:
     assert_type(send_email(to="a", subject="b"), Call[Receipt])
     assert_type(await jobs.submit(send_email("a")), JobHandle[Receipt])
     assert_type(await (await jobs.submit(greet("x"))), str)
@@ -26,3 +47,39 @@ async def check(jobs: JobRunner) -> None:
     blocking("word")  # type: ignore[arg-type]
     await jobs.submit(greet)  # type: ignore[arg-type]
     await jobs.submit(greet.function)  # type: ignore[arg-type]
+    # Functions themselves are typed, too.
+    assert_type(await send_email.function(ctx, "a", subject="b"), Receipt)
+    assert_type(blocking.function(blocking_ctx, ["a"]), dict[str, int])
+    await send_email.function(ctx, 1)  # type: ignore[arg-type]
+    blocking.function(ctx, ["a"])  # type: ignore[arg-type]
+    # Classes.
+    assert_type(await jobs.submit(Charge(order=1)), JobHandle[Receipt])
+    assert_type(await (await jobs.submit(Lengths(["a"]))), dict[str, int])
+    assert_type(await (await jobs.submit(Pid(b"a"))).fetch_result(), tuple[int, bytes] | None)
+    assert_type(jobs.handle(Charge, "id"), JobHandle[Receipt])
+    assert_type(jobs.handle_of_key(Lengths, "key"), JobHandle[dict[str, int]])
+    assert_type(await Charge(order=1).run(ctx), Receipt)
+    assert_type(payload_idempotency_key(Charge(order=1)), str)
+    Lengths("word")  # type: ignore[arg-type]
+    Pid()  # type: ignore[call-arg]
+    await jobs.submit(Charge)  # type: ignore[arg-type]
+    await jobs.submit(Receipt(to="a", number=1))  # type: ignore[arg-type]
+    jobs.handle(Receipt, "id")  # type: ignore[arg-type]
+    JobRunner(queue, [send_email, Charge, Lengths, Pid])
+    JobRunner(queue, [Receipt])  # type: ignore[list-item]
+
+
+if TYPE_CHECKING:
+
+    @job("no-run")  # pyright: ignore[reportUntypedClassDecorator, reportArgumentType, reportCallIssue]
+    @dataclass
+    class WithoutRun:
+        number: int
+
+    @job("wrong-context")  # pyright: ignore[reportUntypedClassDecorator, reportArgumentType, reportCallIssue]
+    @dataclass
+    class WrongContext:
+        number: int
+
+        async def run(self, ctx: BlockingJobContext, other: int) -> int:
+            raise NotImplementedError

@@ -1,11 +1,21 @@
-"""Layer 6: typed functions as durable jobs."""
+"""Layer 6: typed functions and classes as durable jobs."""
 
+from taquba.jobs._class import payload_idempotency_key as payload_idempotency_key
 from taquba.jobs._context import BlockingJobContext as BlockingJobContext
 from taquba.jobs._context import JobContext as JobContext
+from taquba.jobs._decorator import job as job
+from taquba.jobs._definition import Call as Call
+from taquba.jobs._function import Job as Job
 from taquba.jobs._handle import JobHandle as JobHandle
-from taquba.jobs._job import Call as Call
-from taquba.jobs._job import Job as Job
-from taquba.jobs._job import job as job
 from taquba.jobs._runner import JobRunner as JobRunner
 
-__all__ = ["BlockingJobContext", "Call", "Job", "JobContext", "JobHandle", "JobRunner", "job"]
+__all__ = [
+    "BlockingJobContext",
+    "Call",
+    "Job",
+    "JobContext",
+    "JobHandle",
+    "JobRunner",
+    "job",
+    "payload_idempotency_key",
+]

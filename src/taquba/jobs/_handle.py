@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from taquba.clock import Duration
 from taquba.errors import JobFailed
-from taquba.workflow import RunOutcome, RunStatus, TerminalStatus
+from taquba.workflow import ErrorKind, RunOutcome, RunStatus, TerminalStatus
 
 if TYPE_CHECKING:
-    from taquba.jobs._job import Job
+    from taquba.jobs._definition import Definition
     from taquba.workflow import WorkflowRuntime
 
 __all__ = ["JobHandle", "result_of"]
@@ -33,7 +33,7 @@ class JobHandle(Generic[R]):
     """False if the job had been submitted before, with the same idempotency key."""
 
     def __init__(
-        self, runtime: WorkflowRuntime, job: Job[..., R], job_id: str, *, created: bool
+        self, runtime: WorkflowRuntime, job: Definition[R], job_id: str, *, created: bool
     ) -> None:
         """Not for callers: `JobRunner.submit` and `JobRunner.handle` make it."""
         self._runtime = runtime
@@ -80,7 +80,7 @@ class JobHandle(Generic[R]):
         return f"<JobHandle {self.job_id} of {self._job.name!r}>"
 
 
-def result_of(job: Job[..., R], outcome: RunOutcome) -> R:
+def result_of(job: Definition[R], outcome: RunOutcome) -> R:
     """The result of a job that has ended.
 
     Raises:
@@ -89,6 +89,13 @@ def result_of(job: Job[..., R], outcome: RunOutcome) -> R:
     """
     if outcome.status is TerminalStatus.SUCCEEDED:
         return cast(R, job.result.decode(outcome.result or b""))
-    ended = "was cancelled" if outcome.status is TerminalStatus.CANCELLED else "failed"
+    is_cancelled = outcome.status is TerminalStatus.CANCELLED
+    ended = "was cancelled" if is_cancelled else "failed"
     reason = f": {outcome.error}" if outcome.error else ""
-    raise JobFailed(f"job {outcome.run_id} ({job.name!r}) {ended}{reason}")
+    raise JobFailed(
+        f"job {outcome.run_id} ({job.name!r}) {ended}{reason}",
+        job_id=outcome.run_id,
+        error=outcome.error,
+        cancelled=is_cancelled,
+        permanent=outcome.error_kind is ErrorKind.PERMANENT,
+    )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, final
 
-from taquba._checks import utf8, wrong_type
 from taquba.clock import Duration
-from taquba.errors import InvalidArgument, InvalidType
+from taquba.errors import InvalidArgument
+from taquba.jobs._class import JobLike, Submittable, call_of, definition_of
 from taquba.jobs._context import State
+from taquba.jobs._definition import job_id_of
 from taquba.jobs._handle import JobHandle
-from taquba.jobs._job import Call, Job
 from taquba.jobs._running import runner_of
 from taquba.queue import Effects, Queue
 from taquba.workflow import Workflow, WorkflowRuntime
@@ -26,7 +25,7 @@ R = TypeVar("R")
 
 @final
 class JobRunner:
-    """Runs functions as durable jobs, in ``async with``: submits them, and gives their results.
+    """Runs functions and classes as durable jobs, in ``async with``; submits them, gives results.
 
     Each job is a run of one step: it survives crashes, is retried with backoff, and its result
     is kept. A call of a job that no runner knows waits until one does.
@@ -53,7 +52,7 @@ class JobRunner:
     def __init__(
         self,
         queue: Queue,
-        jobs: Iterable[Job[..., Any]],
+        jobs: Iterable[JobLike[Any]],
         *,
         state: Iterable[object] = (),
         executors: Mapping[str, Executor] | None = None,
@@ -90,9 +89,7 @@ class JobRunner:
         shared = State(state)
         pools = dict(executors or {})
         workflows: list[Workflow] = []
-        for each in jobs:
-            if not isinstance(each, Job):
-                raise wrong_type("jobs must be a list of functions with the decorator @job", each)
+        for each in map(definition_of, jobs):
             if each.executor is not None and each.executor not in pools:
                 raise InvalidArgument(
                     f"job {each.name!r} runs in executor {each.executor!r}: pass it, "
@@ -134,7 +131,7 @@ class JobRunner:
 
     async def submit(
         self,
-        call: Call[R],
+        call: Submittable[R],
         *,
         idempotency_key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -148,7 +145,8 @@ class JobRunner:
         Args:
             call: What calling a job gives: ``send_email(to="a@example.com", subject="hi")``.
             idempotency_key: Any text; a job that was submitted with it before is not submitted
-                again, also if it has ended, as long as it is kept. Default: a new job.
+                again, also if it has ended, as long as it is kept. Default: what the job says,
+                or else a new job.
             headers: Text that the job's function sees.
             priority: Lower is served first.
             max_attempts: Default: the job's, or else the queue's.
@@ -159,39 +157,28 @@ class JobRunner:
             InputMismatch: The idempotency key was used for other arguments or another job.
             UnknownWorkflow: Runners of this process run jobs, and none runs this one.
             InvalidArgument: Something of the above is wrong; nothing was written.
+            SerializationError: The arguments cannot be stored so that they come back as they are.
             Fenced: Another process took the store over.
         """
-        if not isinstance(call, Call):
-            hint = ""
-            if isinstance(call, Job):
-                hint = f": call it, with its arguments: submit({call.__qualname__}(…))"
-            raise wrong_type("submit takes the call of a job", call, hint)
+        made = call_of(call)
+        key = made.idempotency_key if idempotency_key is None else idempotency_key
         submitted = await self._runtime.submit(
-            call.data,
-            run_id=None if idempotency_key is None else job_id_of(idempotency_key),
+            made.data,
+            run_id=None if key is None else job_id_of(key),
             once=True,
-            workflow=call.job.name,
+            workflow=made.job.name,
             headers=headers,
             priority=priority,
-            max_attempts=call.job.max_attempts if max_attempts is None else max_attempts,
+            max_attempts=made.job.max_attempts if max_attempts is None else max_attempts,
             run_at=run_at,
             effects=effects,
         )
-        return JobHandle(self._runtime, call.job, submitted.run_id, created=submitted.created)
+        return JobHandle(self._runtime, made.job, submitted.run_id, created=submitted.created)
 
-    def handle(self, job: Job[..., R], job_id: str) -> JobHandle[R]:
+    def handle(self, job: JobLike[R], job_id: str) -> JobHandle[R]:
         """A handle of a job that was submitted before, by its id; nothing is looked up."""
-        if not isinstance(job, Job):
-            raise wrong_type("handle takes a function with the decorator @job", job)
-        return JobHandle(self._runtime, job, job_id, created=False)
+        return JobHandle(self._runtime, definition_of(job), job_id, created=False)
 
-    def handle_of_key(self, job: Job[..., R], idempotency_key: str) -> JobHandle[R]:
+    def handle_of_key(self, job: JobLike[R], idempotency_key: str) -> JobHandle[R]:
         """The same, by the idempotency key."""
         return self.handle(job, job_id_of(idempotency_key))
-
-
-def job_id_of(idempotency_key: object) -> str:
-    """The id of the job with this idempotency key: its SHA-256, in hexadecimal."""
-    if not isinstance(idempotency_key, str):
-        raise InvalidType(f"idempotency_key must be a str, not {type(idempotency_key).__name__}")
-    return hashlib.sha256(utf8(idempotency_key, "idempotency_key")).hexdigest()

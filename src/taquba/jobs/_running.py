@@ -9,7 +9,7 @@ from typing import Any
 from taquba.clock import Clock
 from taquba.errors import PermanentError
 from taquba.jobs._context import BlockingJobContext, JobContext, State
-from taquba.jobs._job import Job
+from taquba.jobs._definition import Definition
 from taquba.queue import Delivery
 from taquba.queue._calling import InExecutor
 from taquba.workflow import BlockingStep, Outcome, Runner, Step, Succeed
@@ -21,7 +21,7 @@ _GRACE = 30.0
 
 
 def runner_of(
-    job: Job[..., Any],
+    job: Definition[Any],
     state: State,
     executor: Executor | None,
     clock: Clock,
@@ -33,14 +33,14 @@ def runner_of(
     if job.is_async:
 
         async def on_loop(step: Step) -> Outcome:
-            with _classified(job):
+            with _classified(job, step.payload):
                 returned = await job.run_encoded(JobContext(step, state), step.payload)
             return Succeed(job.result.encode(returned)[0])
 
         return on_loop
 
     def in_thread(step: BlockingStep) -> Outcome:
-        with _classified(job):
+        with _classified(job, step.payload):
             returned = job.run_encoded(BlockingJobContext(step, state), step.payload)
         return Succeed(job.result.encode(returned)[0])
 
@@ -48,13 +48,13 @@ def runner_of(
 
 
 def _in_executor(
-    job: Job[..., Any], executor: Executor, clock: Clock, must_end: Callable[[], bool]
+    job: Definition[Any], executor: Executor, clock: Clock, must_end: Callable[[], bool]
 ) -> Runner:
     calling = InExecutor(job.run_remote, executor, clock=clock, grace=_GRACE)
     calling.open(must_end)
 
     async def run(step: Step) -> Outcome:
-        with _classified(job):
+        with _classified(job, step.payload):
             encoded: Any = await calling.call(Delivery(step._claim))
         return Succeed(encoded)
 
@@ -64,15 +64,15 @@ def _in_executor(
 class _classified:
     """What is raised inside fails the job for good, if the job says that nothing else helps."""
 
-    def __init__(self, job: Job[..., Any]) -> None:
+    def __init__(self, job: Definition[Any], data: bytes) -> None:
         self._job = job
+        self._data = data
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        retry_if = self._job.retry_if
-        if retry_if is None or not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, PermanentError):
             return
-        if not isinstance(error, PermanentError) and not retry_if(error):
+        if not self._job.retries(self._data, error):
             raise PermanentError(str(error) or type(error).__name__) from error
