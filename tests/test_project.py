@@ -216,7 +216,7 @@ PUBLIC = {
         MemberResult RunGroup
     """,
     "taquba.jobs": """
-        BlockingJobContext Call Job JobContext JobHandle JobRunner job
+        BlockingJobContext Call Job JobContext JobHandle JobRunner job payload_idempotency_key
     """,
     "taquba.stages": """
         BoundStage Call Stages stage
