@@ -208,6 +208,7 @@ PUBLIC = {
         RunCounts RunPage RunSummary WorkflowView
         Runner RunOutcome RunState RunStatus RunTermination Step StepLease StepRunner Submitted
         Succeed TerminalStatus TransientError WorkflowRuntime
+        MAX_TIMELINE StepAttempt StepAttemptOutcome TimelinePage
         MAX_REVISION_LENGTH MAX_WORKFLOW_NAME_LENGTH Workflow WorkflowBacklog
         TerminalHook TerminalHookFunction
         BlockingKeyValueReader RunEffects Submission

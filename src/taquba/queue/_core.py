@@ -67,7 +67,9 @@ class Lane:
         self.listeners: list[Callable[[], None]] = []
         self.dead_letter_hook: JobHook | None = None
         self.abandoned_hook: JobHook | None = None
-        """Told of jobs whose cancellation was requested, and whose claims ended unsettled."""
+        """Told of jobs whose cancellation was requested, and whose claims ended unsettled, before
+        they are removed.
+        """
 
 
 class Core:

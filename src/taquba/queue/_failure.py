@@ -16,7 +16,14 @@ from taquba.queue._core import logger
 if TYPE_CHECKING:
     from taquba.clock import Duration
 
-__all__ = ["Failure", "failure_of"]
+__all__ = ["GONE", "OVERDUE", "TIMED_OUT", "Failure", "failure_of"]
+
+OVERDUE = "lease expired"
+"""Text of the error of an attempt whose lease expired."""
+GONE = "claim interrupted by process exit"
+"""Of one whose process went away."""
+TIMED_OUT = "the handler did not end within its job_timeout"
+"""Of one that took longer than any may."""
 
 
 @dataclass(frozen=True, slots=True)

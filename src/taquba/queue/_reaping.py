@@ -7,6 +7,7 @@ from typing import Any
 from taquba.logs import fields
 from taquba.metrics import LEASES_EXPIRED
 from taquba.queue._core import Core, logger
+from taquba.queue._failure import OVERDUE, TIMED_OUT
 from taquba.queue._leases import Lease
 from taquba.queue._transaction import QueueTransaction
 
@@ -76,8 +77,6 @@ def _take_back(core: Core, leases: list[Lease]) -> None:
     with QueueTransaction(core) as tx:
         for lease in leases:
             if lease.timed_out:
-                tx.take_back(
-                    lease, "the handler did not end within its job_timeout", timed_out=True
-                )
+                tx.take_back(lease, TIMED_OUT, timed_out=True)
             else:
-                tx.take_back(lease, "lease expired")
+                tx.take_back(lease, OVERDUE)

@@ -298,10 +298,12 @@ class Claim:
     settles nothing: the job comes back when the lease expires.
     """
 
-    __slots__ = ("_lease", "job")
+    __slots__ = ("_annex", "_lease", "job")
 
     job: Job
     """The job as delivered."""
+    _annex: Any
+    """What a layer above keeps with the claim; absent, unless one does."""
 
     def __init__(self, job: Job, lease: Lease) -> None:
         self.job = job

@@ -53,6 +53,10 @@ from taquba.workflow._step_kv import BlockingKeyValueReader as BlockingKeyValueR
 from taquba.workflow._submitting import MAX_RUN_ID_LENGTH as MAX_RUN_ID_LENGTH
 from taquba.workflow._submitting import RunEffects as RunEffects
 from taquba.workflow._submitting import Submission as Submission
+from taquba.workflow._timeline_records import MAX_TIMELINE as MAX_TIMELINE
+from taquba.workflow._timeline_records import StepAttempt as StepAttempt
+from taquba.workflow._timeline_records import StepAttemptOutcome as StepAttemptOutcome
+from taquba.workflow._timeline_records import TimelinePage as TimelinePage
 from taquba.workflow._view import WorkflowView as WorkflowView
 from taquba.workflow._workflows import MAX_REVISION_LENGTH as MAX_REVISION_LENGTH
 from taquba.workflow._workflows import MAX_WORKFLOW_NAME_LENGTH as MAX_WORKFLOW_NAME_LENGTH
@@ -70,6 +74,7 @@ __all__ = [
     "MAX_RUN_ID_LENGTH",
     "MAX_SIGNAL_KEY_SIZE",
     "MAX_SIGNAL_SIZE",
+    "MAX_TIMELINE",
     "MAX_WORKFLOW_NAME_LENGTH",
     "SIGNAL_IDS_KEPT",
     "AsyncRunner",
@@ -105,6 +110,8 @@ __all__ = [
     "SignalOutcome",
     "Signalled",
     "Step",
+    "StepAttempt",
+    "StepAttemptOutcome",
     "StepLease",
     "StepRunner",
     "Submission",
@@ -113,6 +120,7 @@ __all__ = [
     "TerminalHook",
     "TerminalHookFunction",
     "TerminalStatus",
+    "TimelinePage",
     "TransientError",
     "Workflow",
     "WorkflowBacklog",

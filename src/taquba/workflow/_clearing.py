@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, final
 
+from taquba.workflow._history import remove_timeline
 from taquba.workflow._memo_rows import remove_some
 
 if TYPE_CHECKING:
     from taquba.queue import Queue, QueueTransaction
 
 __all__ = ["Clearing"]
+
+_TIMELINE_AT_ONCE = 16
+"""Attempts that go together with their run."""
+_TIMELINE_SLICE = 250
+"""Attempts that one transaction removes beside the work."""
 
 
 @final
@@ -25,6 +31,9 @@ class Clearing:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._noted = asyncio.Event()
+        [(timelines,)] = queue.peek("SELECT EXISTS (SELECT 1 FROM timeline)")
+        self.timelines = bool(timelines)
+        """Whether there may be timelines: if none was ever written, none is looked for."""
         queue.in_background(self._clear_next)
 
     @classmethod
@@ -38,6 +47,24 @@ class Clearing:
             tx.execute("INSERT INTO ended_lives VALUES (?) ON CONFLICT DO NOTHING", (life,))
             tx.after_commit(self._noted.set)
 
+    def forget(self, tx: QueueTransaction, life: int) -> None:
+        """The run of this life is gone: so is its timeline."""
+        if self.timelines and remove_timeline(tx, life, _TIMELINE_AT_ONCE):
+            tx.execute("INSERT INTO ended_lives VALUES (?) ON CONFLICT DO NOTHING", (life,))
+            tx.after_commit(self._noted.set)
+
+    def _remove_some(self, tx: QueueTransaction, life: int) -> bool:
+        """Remove what is left of a life, up to a bound; whether there may be more."""
+        if remove_some(tx, life):
+            return True
+        # The timeline of a run goes when the run goes, not when it ends.
+        if (
+            not self.timelines
+            or tx.execute("SELECT 1 FROM runs WHERE life = ?", (life,)).fetchone()
+        ):
+            return False
+        return remove_timeline(tx, life, _TIMELINE_SLICE)
+
     async def _clear_next(self) -> None:
         self._noted.clear()
         rows = self._queue.peek("SELECT life FROM ended_lives ORDER BY life LIMIT 1")
@@ -49,7 +76,7 @@ class Clearing:
         clock = self._queue.clock
         began = clock.monotonic()
         with self._queue.transaction() as tx:
-            if not remove_some(tx, life):
+            if not self._remove_some(tx, life):
                 tx.execute("DELETE FROM ended_lives WHERE life = ?", (life,))
         # Others get as much time between two slices.
         await clock.sleep(clock.monotonic() - began)

@@ -33,6 +33,7 @@ from taquba.workflow._runs import ACTIVE, RunTable
 from taquba.workflow._signal import Given, check_signal_key, due_at
 from taquba.workflow._step import Step
 from taquba.workflow._submitting import RunEffects
+from taquba.workflow._timeline_records import StepAttemptOutcome
 
 if TYPE_CHECKING:
     from taquba.queue import NewJob, Queue, QueueTransaction, StoredValue
@@ -94,12 +95,18 @@ class Delivery:
         if claim._lease.is_cancelled or (
             self._stopped and claim.job.headers.get(HEADER_GROUP) in self._stopped
         ):
-            return self._cancelled(claim, life, begun=False)
+            return self._cancelled(claim, life, number, begun=False)
         effects: Effects | None = None
         stored: StoredValue | None = None
         try:
             call = self._calls[claim.job.queue]
+            history = self._runs.history
+            known = None
+            if history is not None:
+                known = history.begin(claim, self._queue.clock.now_ms(), given)
             step, running = call(self._queue, self._runs, claim, life, run_id, number)
+            if known is not None:
+                known.step = step
             if given is not None:
                 step.signal = given.payload
             if self._interrupt and isinstance(step, Step):
@@ -197,39 +204,46 @@ class Delivery:
                     )
 
                 def advance(tx: QueueTransaction) -> None:
+                    if (history := self._runs.history) is not None:
+                        due_ms = None if delay is None else due_at(tx.now_ms, delay)
+                        history.note(
+                            tx, claim, life, number, StepAttemptOutcome.CONTINUED, due_ms=due_ms
+                        )
                     job_id = tx.succeed_with_next(claim, data, delay=delay, stored=stored)
                     self._runs.advance(
                         tx, life, run_id, number + 1, job_id, waited=given is not None
                     )
                     tx.apply(effects)
 
-                return self._unless_cancelled(claim, life, advance)
+                return self._unless_cancelled(claim, life, number, advance)
             case Succeed(result):
                 if result is not None:
                     result = blob(result, name="the result of Succeed", limit=MAX_PAYLOAD_SIZE)
                 end = self._ending(
                     claim,
                     life,
+                    number,
                     effects,
                     TerminalStatus.SUCCEEDED,
                     result=result,
                     told=told,
                     stored=stored,
                 )
-                return self._unless_cancelled(claim, life, end)
+                return self._unless_cancelled(claim, life, number, end)
             case Fail(reason):
                 end = self._ending(
                     claim,
                     life,
+                    number,
                     effects,
                     TerminalStatus.FAILED,
                     error=_reason(reason),
                     kind=ErrorKind.PERMANENT,
                 )
-                return self._unless_cancelled(claim, life, end)
+                return self._unless_cancelled(claim, life, number, end)
             case Cancel(reason):
                 return self._ending(
-                    claim, life, effects, TerminalStatus.CANCELLED, error=_reason(reason)
+                    claim, life, number, effects, TerminalStatus.CANCELLED, error=_reason(reason)
                 )
 
     def _waiting(
@@ -263,16 +277,27 @@ class Delivery:
                 return
             signal = signals.take(tx, key, run_id)
             due_ms = None if signal is not None else due_at(tx.now_ms, timeout)
+            if (history := self._runs.history) is not None:
+                history.note(
+                    tx,
+                    claim,
+                    life,
+                    number,
+                    StepAttemptOutcome.WAITING,
+                    due_ms=due_ms if timeout is not None else None,
+                    waits_for=key,
+                )
             job_id = tx.succeed_with_next(claim, data, due_ms=due_ms, stored=stored)
             signals.wait(tx, life, number + 1, job_id, key, signal)
             tx.apply(effects)
 
-        return self._unless_cancelled(claim, life, wait)
+        return self._unless_cancelled(claim, life, number, wait)
 
     def _ending(
         self,
         claim: Claim,
         life: int,
+        number: int,
         effects: Effects | None,
         status: TerminalStatus,
         *,
@@ -283,6 +308,8 @@ class Delivery:
         stored: StoredValue | None = None,
     ) -> Settlement:
         def end(tx: QueueTransaction) -> None:
+            if (history := self._runs.history) is not None:
+                history.note(tx, claim, life, number, StepAttemptOutcome(status.value), error=error)
             tx.ack(claim, effects)
             self._runs.end(
                 tx,
@@ -298,7 +325,9 @@ class Delivery:
 
         return end
 
-    def _unless_cancelled(self, claim: Claim, life: int, settlement: Settlement) -> Settlement:
+    def _unless_cancelled(
+        self, claim: Claim, life: int, number: int, settlement: Settlement
+    ) -> Settlement:
         """This settlement, unless cancellation was asked for before it is committed.
 
         Both are transactions, one after the other: a request that was accepted always counts.
@@ -307,21 +336,23 @@ class Delivery:
 
         def settle(tx: QueueTransaction) -> None:
             if lease.is_cancelled:
-                self._end_cancelled(tx, claim, life)
+                self._end_cancelled(tx, claim, life, number)
             else:
                 settlement(tx)
 
         return settle
 
-    def _cancelled(self, claim: Claim, life: int, *, begun: bool = True) -> Settlement:
+    def _cancelled(self, claim: Claim, life: int, number: int, *, begun: bool = True) -> Settlement:
         """The run was cancelled by somebody else than its runner: nothing of the step counts."""
-        return lambda tx: self._end_cancelled(tx, claim, life, begun=begun)
+        return lambda tx: self._end_cancelled(tx, claim, life, number, begun=begun)
 
     def _end_cancelled(
-        self, tx: QueueTransaction, claim: Claim, life: int, *, begun: bool = True
+        self, tx: QueueTransaction, claim: Claim, life: int, number: int, *, begun: bool = True
     ) -> None:
         if not begun:
             self._runs.signals.give_back(tx, life, claimed=True)
+        if (history := self._runs.history) is not None:
+            history.note(tx, claim, life, number, StepAttemptOutcome.CANCELLED)
         tx.remove(claim)
         self._runs.end(tx, life, TerminalStatus.CANCELLED, claim.job)
 
@@ -334,7 +365,7 @@ class Delivery:
         error: BaseException,
     ) -> Settlement:
         if claim._lease.is_cancelled:
-            return self._cancelled(claim, life)
+            return self._cancelled(claim, life, number)
         kind = ErrorKind.PERMANENT if isinstance(error, PERMANENT) else ErrorKind.TRANSIENT
         text = error_text(error)
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
@@ -352,10 +383,25 @@ class Delivery:
             )
         failure = failure_of(error)
         if not final:
-            retry: Settlement = lambda tx: tx.nack(claim, failure)  # noqa: E731
-            return FailedSettlement(self._unless_cancelled(claim, life, retry), error)
+
+            def retry(tx: QueueTransaction) -> None:
+                tx.nack(claim, failure)
+                if (history := self._runs.history) is not None:
+                    history.note_retry(tx, claim, life, number, text, failure.kind)
+
+            return FailedSettlement(self._unless_cancelled(claim, life, number, retry), error)
 
         def give_up(tx: QueueTransaction) -> None:
+            if (history := self._runs.history) is not None:
+                history.note(
+                    tx,
+                    claim,
+                    life,
+                    number,
+                    StepAttemptOutcome.FAILED,
+                    error=text,
+                    error_type=failure.kind,
+                )
             tx.dead_letter(claim, failure)
             self._runs.end(
                 tx,
@@ -367,7 +413,7 @@ class Delivery:
                 error_type=failure.kind,
             )
 
-        return FailedSettlement(self._unless_cancelled(claim, life, give_up), error)
+        return FailedSettlement(self._unless_cancelled(claim, life, number, give_up), error)
 
 
 def _with(effects: Effects | None, job: NewJob) -> Effects:

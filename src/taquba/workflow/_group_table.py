@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from taquba._msgpack import pack, unpack
 from taquba.errors import DuplicateMemberKey, GroupMismatch, GroupNotFound, GroupStopped
+from taquba.workflow._clearing import Clearing
 from taquba.workflow._group_records import GroupStatus
 from taquba.workflow._records import TerminalStatus
 from taquba.workflow._run import RUN_COLUMNS, Run
@@ -482,6 +483,7 @@ class GroupTable:
             " WHERE members.group_number = ? ORDER BY members.position LIMIT ?",
             (number, number, _REMOVED),
         )
+        clearing = Clearing.of(self._queue)
         size = 0
         with self._queue.transaction() as tx:
             for position, life, ref, result_ref, *lengths in rows:
@@ -489,7 +491,11 @@ class GroupTable:
                     "DELETE FROM members WHERE group_number = ? AND position = ?",
                     (number, position),
                 )
-                tx.execute("DELETE FROM runs WHERE life = ? AND group_number = ?", (life, number))
+                if tx.execute(
+                    "DELETE FROM runs WHERE life = ? AND group_number = ? RETURNING 1",
+                    (life, number),
+                ).fetchall():
+                    clearing.forget(tx, life)
                 for name in (ref, result_ref):
                     if name is not None:
                         tx.forget_value(name)

@@ -21,6 +21,8 @@ from taquba.workflow._records import (
 from taquba.workflow._run import ACTIVE, find_run, status_of
 from taquba.workflow._schema import WORKFLOW_SCHEMA
 from taquba.workflow._submitting import check_run_id
+from taquba.workflow._timeline import place_in, timeline_of
+from taquba.workflow._timeline_records import TimelinePage
 
 if TYPE_CHECKING:
     from taquba.queue import QueueReader
@@ -68,6 +70,34 @@ class RunReader:
             if outcome is not None:
                 return outcome
         return None
+
+    async def timeline(
+        self, run_id: str, *, limit: int = 100, after: str | None = None
+    ) -> TimelinePage | None:
+        """Every attempt of every step of a run, in the order of their ends; None if the id is
+        unknown. What it reports is durable.
+
+        It is noted by runtimes with ``keep_history=True``, and kept as long as the run; of one run
+        the last 1,000 attempts are. Without that, only what is known of the step that the run is
+        at is told: earlier attempts that failed, and the one that is under way. An attempt that
+        was given back, since its process ended in an orderly way, does not count and is not told.
+
+        Args:
+            run_id: The run.
+            limit: Attempts on the page at most, up to 10,000.
+            after: The `next` of the page before. If the run has begun a new life since that page,
+                nothing follows it.
+        """
+        name = check_run_id(run_id)
+        whole(limit, "limit", 0, MAX_PAGE_SIZE)
+        place = place_in(after)
+        if not await self._enter():
+            return None
+        source = self._reader._source
+        run = find_run(source.rows, self._queue_name, name)
+        page = None if run is None else timeline_of(source.rows, run, limit=limit, place=place)
+        await source.leave()
+        return page
 
     async def runs(
         self,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, final
 
 from taquba.clock import wait_for_event
+from taquba.workflow._clearing import Clearing
 
 if TYPE_CHECKING:
     from taquba.queue import Queue
@@ -41,6 +42,7 @@ class Retention:
         self._changed = asyncio.Event()
         self._slice = float(_FIRST_SLICE)
         self._pause = 0.0
+        self._clearing = Clearing.of(queue)
         queue.in_background(self._sweep)
 
     @classmethod
@@ -118,6 +120,7 @@ class Retention:
         with self._queue.transaction() as tx:
             for life, length, ref in rows:
                 tx.execute("DELETE FROM runs WHERE life = ?", (life,))
+                self._clearing.forget(tx, life)
                 if ref is not None:
                     tx.forget_value(ref)
                 size += length

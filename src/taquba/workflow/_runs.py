@@ -18,6 +18,7 @@ from taquba.workflow._clearing import Clearing
 from taquba.workflow._group_table import GroupTable, Membership
 from taquba.workflow._group_upkeep import GroupUpkeep
 from taquba.workflow._headers import life_of, own_headers
+from taquba.workflow._history import History
 from taquba.workflow._hooks import Hooks, StepTerms
 from taquba.workflow._queues import SEPARATOR, label, queue_of
 from taquba.workflow._records import (
@@ -67,6 +68,8 @@ class RunTable:
         self._lives = queue.shared("workflow.lives", lambda: _unused_lives(queue))
         self._clearing = Clearing.of(queue)
         self._advanced: dict[str, tuple[int, str, int, None]] = {}
+        self.history: History | None = None
+        """Notes the attempts, while a runtime wants that."""
         self.signals = Signals(queue_name)
         self.groups = GroupTable(queue, queue_name, self.signals, lambda: GroupUpkeep(queue, self))
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
@@ -83,12 +86,19 @@ class RunTable:
         """The table of this name, and no second one."""
         return queue.shared(f"workflow.runs:{queue_name}", lambda: cls(queue, queue_name))
 
-    def enter(self, registry: Registry, window: float | None) -> None:
+    def enter(
+        self, registry: Registry, window: float | None, *, keep_history: bool = False
+    ) -> None:
         """A runtime begins to use this table: from now on, no step dies unnoticed.
 
         Runs are forgotten `window` seconds after their end.
         """
         self._registries.append(registry)
+        if keep_history:
+            if self.history is None:
+                self.history = History()
+                self._clearing.timelines = True
+            self.history.users += 1
         self.groups.enter()
         self.hooks.enter(registry.hook, has_runner=bool(registry.calls))
         for queue in (self._name, *registry.calls):
@@ -118,8 +128,14 @@ class RunTable:
         """How long ended runs are kept, in milliseconds; None: for ever."""
         return None if self.retention is None else self.retention.window_ms(self._name)
 
-    def leave(self, registry: Registry, window: float | None) -> None:
+    def leave(
+        self, registry: Registry, window: float | None, *, keep_history: bool = False
+    ) -> None:
         """A runtime has ended its use."""
+        if keep_history and self.history is not None:
+            self.history.users -= 1
+            if not self.history.users:
+                self.history = None
         if window is not None and self.retention is not None:
             self.retention.end(self._name, window)
         self._registries.remove(registry)
@@ -252,11 +268,13 @@ class RunTable:
             InputMismatch: It was, and had another input or workflow.
         """
         self._keep_for_waiters(run_id)
-        for ref, group, position, status, known, runner in tx.execute(
+        for ref, group, position, status, known, runner, before in tx.execute(
             "DELETE FROM runs WHERE queue = ? AND run_id = ?"
-            " RETURNING result_ref, group_number, position, status, input_digest, workflow",
+            " RETURNING result_ref, group_number, position, status, input_digest, workflow,"
+            " life",
             (self._name, run_id),
         ).fetchall():
+            self._clearing.forget(tx, before)
             if ref is not None:
                 tx.forget_value(ref)
             if group is not None and place is None:
@@ -373,6 +391,8 @@ class RunTable:
         cancelled: bool,
     ) -> None:
         """The step's job is dead; if the run was cancelled before, that is what ended it."""
+        if self.history is not None:
+            self.history.note_end(tx, life, error, cancelled=cancelled)
         if cancelled:
             self.end(tx, life, TerminalStatus.CANCELLED, step)
         else:
@@ -391,6 +411,8 @@ class RunTable:
         if run is None or run.status != ACTIVE:
             return False
         step = self._terms_of(tx, run.job_id)
+        if self.history is not None:
+            self.history.note_cancelled(tx, run)
         self.signals.give_back(tx, run.life)
         became = tx.cancel(run.job_id).outcome
         if became is CancelOutcome.REMOVED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import anyio
 
-from taquba._checks import shown, whole
+from taquba._checks import shown, whole, wrong_type
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -99,6 +99,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         cancel_grace: Duration = 30,
         renew: Literal["auto"] | None = None,
         step_timeout: Duration | None = None,
+        keep_history: bool = False,
     ) -> None:
         """Prepare a runtime.
 
@@ -137,6 +138,9 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
                 `Step.lease`; then it is cancelled, and run again.
             step_timeout: How long a step may run, whatever its lease: one that takes longer is
                 cancelled, and has failed an attempt. None: no such limit.
+            keep_history: Every attempt of every step is noted as it ends, to be read with
+                `timeline`, and goes when its run is forgotten. Of one run the last 1,000 are
+                kept. Every process that has runs of this queue name should do so, or none.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -171,6 +175,9 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         keeps_leases(renew)
         self._renew: Literal["auto"] | None = renew
         self._step_timeout = time_for_work(step_timeout, "step_timeout")
+        if not isinstance(keep_history, bool):
+            raise wrong_type("keep_history must be a bool", keep_history)
+        self._keep_history = keep_history
         self._waiters: set[asyncio.Future[Any]] = set()
         self._runs: RunTable | None = None
         self._group: TaskGroup | None = None
@@ -185,7 +192,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         await self._queue.ready()
         await self._queue.add_tables(WORKFLOW_SCHEMA)
         runs = RunTable.of(self._queue, self._queue_name)
-        runs.enter(self._registry, self._retention)
+        runs.enter(self._registry, self._retention, keep_history=self._keep_history)
         self._runs = runs
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -255,7 +262,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
             raise failure from failure.__cause__
         finally:
             self._left = True
-            self._opened().leave(self._registry, self._retention)
+            self._opened().leave(self._registry, self._retention, keep_history=self._keep_history)
             self._fail_waiters(
                 Closed(
                     "the runtime was closed while this was waiting; the run is safe, and goes on "

@@ -112,6 +112,26 @@ _MEMBERS_STORED = "CREATE INDEX members_stored ON members (ref) WHERE ref IS NOT
 _ENDED_LIVES = "CREATE TABLE ended_lives (life INTEGER NOT NULL PRIMARY KEY)"
 """Lives that are over and have left more rows than could go with their end."""
 
+_TIMELINE = """CREATE TABLE timeline (
+    life INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    outcome INTEGER NOT NULL,
+    claimed_at INTEGER,
+    started_at INTEGER,
+    recorded_at INTEGER NOT NULL,
+    due INTEGER,
+    error TEXT,
+    error_type TEXT,
+    woken_by TEXT,
+    waits_for TEXT,
+    memo_hits INTEGER,
+    memo_misses INTEGER,
+    PRIMARY KEY (life, number)
+) WITHOUT ROWID"""
+"""The attempts of the steps of runs, in the order of their ends, where history is kept."""
+
 _OF_GROUPS = (_RUNS_BY_AGE, _RUNS_OF_GROUP, _GROUPS, _GROUPS_BY_ID, _MEMBERS, _MEMBERS_STORED)
 
 WORKFLOW_SCHEMA = SchemaModule(
@@ -152,6 +172,7 @@ WORKFLOW_SCHEMA = SchemaModule(
         _SIGNAL_IDS,
         _SIGNAL_IDS_SENT,
         _ENDED_LIVES,
+        _TIMELINE,
         *_OF_GROUPS,
     ),
     migrations={
@@ -168,6 +189,7 @@ WORKFLOW_SCHEMA = SchemaModule(
             _SIGNAL_IDS,
             _SIGNAL_IDS_SENT,
             _ENDED_LIVES,
+            _TIMELINE,
             *_OF_GROUPS,
         ),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self, final
 
 from taquba.clock import Duration, seconds
@@ -199,6 +199,18 @@ class StepBase:
         """
         return self._claim.cancel_token
 
+    def _memo_use(self) -> tuple[int, int]:
+        """Hits and misses of both memos, as far as they were used."""
+        hits = misses = 0
+        for memo in self._memos():
+            if memo is not None:
+                stats = memo.stats()
+                hits, misses = hits + stats.hits, misses + stats.misses
+        return hits, misses
+
+    def _memos(self) -> Iterable[Memo | BlockingMemo | None]:
+        return ()
+
     def _new_memo(self, scope: int) -> Memo:
         return Memo(self._queue, self._claim, self._life, scope, self._memo_inline_limit)
 
@@ -228,6 +240,9 @@ class Step(StepBase):
         super().__init__(queue, runs, claim, life, run_id, number, memo_inline_limit)
         self._memo: Memo | None = None
         self._run_memo: Memo | None = None
+
+    def _memos(self) -> Iterable[Memo | None]:
+        return self._memo, self._run_memo
 
     @property
     def memo(self) -> Memo:
@@ -282,3 +297,6 @@ class BlockingStep(StepBase):
         detached = life == DETACHED_LIFE
         self.memo = BlockingMemo(self._new_memo(number), detached=detached)
         self.run_memo = BlockingMemo(self._new_memo(RUN_SCOPE), detached=detached)
+
+    def _memos(self) -> Iterable[BlockingMemo]:
+        return self.memo, self.run_memo

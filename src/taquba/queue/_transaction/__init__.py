@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from taquba.queue._core import Core
+from taquba.queue._failure import GONE
 from taquba.queue._leases import Lease
 from taquba.queue._records import AttemptOutcome
 from taquba.queue._transaction._unclaimed import Unclaimed
@@ -40,6 +41,6 @@ def recover(core: Core) -> int:
     with QueueTransaction(core) as tx:
         for seq, number in rows:
             lease = Lease(seq, number, 0.0, core.leases)
-            tx.take_back(lease, "claim interrupted by process exit", AttemptOutcome.INTERRUPTED)
+            tx.take_back(lease, GONE, AttemptOutcome.INTERRUPTED)
             found += 1
     return found

@@ -270,20 +270,19 @@ class Settling(Claiming):
 
     def _abandon(self, lane: Lane, seq: int) -> None:
         """A claim ended unsettled whose job's cancellation was requested: nobody wants it."""
-        job = self._remove_claimed(lane, seq)
         assert lane.abandoned_hook is not None
-        lane.abandoned_hook(cast("QueueTransaction", self), job)
+        row = tuple(self._get(seq) or ())
+        lane.abandoned_hook(cast("QueueTransaction", self), Job(row, lane.name))
+        self._remove_claimed(lane, seq)
 
-    def _remove_claimed(self, lane: Lane, seq: int) -> Job:
+    def _remove_claimed(self, lane: Lane, seq: int) -> None:
         row = self._get(seq)
         assert row is not None
-        job = Job(tuple(row), lane.name)
         self.execute(_REMOVE_CLAIMED, (seq,))
         self._removed(seq, row[HISTORY], row[PAYLOAD_REF])
         self._moves.append((lane, CLAIMED, NOWHERE))
         if self._core.watched:
-            self._completes(seq, CompletionOutcome.CANCELLED, job)
-        return job
+            self._completes(seq, CompletionOutcome.CANCELLED, Job(tuple(row), lane.name))
 
     def _settle(self, claim: Claim) -> Lane:
         """Check that the claim still holds its job, and end it."""
