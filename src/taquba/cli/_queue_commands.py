@@ -11,7 +11,7 @@ from taquba.cli._parser import Parser, add_command, loaded
 if TYPE_CHECKING:
     from taquba.cli._parser import Verbs
 
-__all__ = ["add_filters", "add_group", "add_pages", "add_queue_commands"]
+__all__ = ["add_filters", "add_group", "add_pages", "add_queue_commands", "add_take_over"]
 
 _STATES = ("pending", "scheduled", "claimed", "done", "dead")
 
@@ -138,11 +138,7 @@ def _add_dead_redrive(actions: Verbs) -> None:
     parser.add_argument(
         "--limit", type=whole_number, metavar="N", default=None, help="this many jobs at most"
     )
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="also if another process may own the store: it is fenced, and stops with an error",
-    )
+    add_take_over(parser)
 
 
 def _add_kv_get(actions: Verbs) -> None:
@@ -198,6 +194,14 @@ def add_filters(
         help=f"only {what} that were {begun} then or later; see 'export --at'",
     )
     filters.add_argument("--until", metavar="TIME", help=f"only {what} that were {begun} before")
+
+
+def add_take_over(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="also if another process may own the store: it is fenced, and stops with an error",
+    )
 
 
 def add_pages(parser: argparse.ArgumentParser) -> None:

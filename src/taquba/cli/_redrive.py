@@ -1,27 +1,22 @@
-"""``taquba dead redrive``: the one command that writes."""
+"""``taquba dead redrive``."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from taquba.cli._arguments import Usage, opened
+from taquba.cli._arguments import Usage
 from taquba.cli._filters import filters
 from taquba.cli._following import following, known_queue
-from taquba.cli._text import ago, amount, json_text
+from taquba.cli._owning import check_unowned, owning
+from taquba.cli._text import amount, json_text
 from taquba.errors import InvalidState, JobNotFound
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
-    from taquba.queue import Follower, Queue
+    from taquba.queue import Queue
 
 __all__ = ["redrive_command"]
-
-_ADVICE = (
-    "A process that is running can redrive itself, with Queue.requeue_dead_many. --take-over does "
-    "it here all the same: that process, if there is one, is fenced, stops with an error, and has "
-    "to be started again; jobs that it works on are delivered again"
-)
 
 
 async def redrive_command(options: argparse.Namespace, clock: Clock) -> int:
@@ -34,25 +29,13 @@ async def redrive_command(options: argparse.Namespace, clock: Clock) -> int:
         raise Usage("--job names the jobs, so neither --all nor a filter nor --limit goes with it")
     async with following(options, clock) as follower:
         await known_queue(follower, options.queue)
-        if not options.take_over:
-            await _check_unowned(follower, options.url, clock)
-    store = await opened(options, clock, read_only=False)
-    try:
-        from taquba.queue import Queue, QueueConfig
-
-        # What the owner keeps must not be swept by a configuration that is not its own.
-        config = QueueConfig(keep_dead=None)
-        # Its heartbeat says that it closed, so that the next command need not take over.
-        async with Queue.open(
-            store, clock=clock, config=config, state="disk", heartbeat=60
-        ) as queue:
-            if options.job:
-                count, more, refused = await _named(queue, options.queue, options.job)
-            else:
-                done = await queue.requeue_dead_many(options.queue, limit=options.limit, **wanted)
-                count, more, refused = done.count, done.more, []
-    finally:
-        await store.close()
+        await check_unowned(follower, options, clock, call="Queue.requeue_dead_many")
+    async with owning(options, clock) as queue:
+        if options.job:
+            count, more, refused = await _named(queue, options.queue, options.job)
+        else:
+            done = await queue.requeue_dead_many(options.queue, limit=options.limit, **wanted)
+            count, more, refused = done.count, done.more, []
     if options.json:
         print(json_text({"requeued": count, "more": more, "refused": refused}))
     else:
@@ -74,28 +57,3 @@ async def _named(queue: Queue, name: str, ids: list[str]) -> tuple[int, bool, li
         except (JobNotFound, InvalidState) as error:
             refused.append(str(error))
     return count, False, refused
-
-
-async def _check_unowned(follower: Follower, url: str, clock: Clock) -> None:
-    """Refuse, unless the last owner said that it went.
-
-    Raises:
-        Usage: There may be an owner.
-    """
-    beat = await follower.heartbeat()
-    if beat is None:
-        raise Usage(
-            f"{url} may be owned by a running process: it writes no heartbeat "
-            f"(Queue.open(heartbeat=…)), so nobody can tell. {_ADVICE}"
-        )
-    if beat.epoch < follower.lag.epoch:
-        raise Usage(
-            f"{url} may be owned by a running process: it was opened again since the last "
-            f"heartbeat, by one that writes none. {_ADVICE}"
-        )
-    if not beat.closed:
-        age = ago(clock.now_ms() - round(beat.at.timestamp() * 1000))
-        raise Usage(
-            f"{url} may be owned by a running process: its last heartbeat was {age}, and it did "
-            f"not say that it closed. {_ADVICE}"
-        )

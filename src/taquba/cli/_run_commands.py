@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from taquba.cli._parser import add_command, loaded
-from taquba.cli._queue_commands import add_filters, add_group, add_pages
+from taquba.cli._queue_commands import add_filters, add_group, add_pages, add_take_over
 
 if TYPE_CHECKING:
     from taquba.cli._parser import Verbs
@@ -17,10 +17,13 @@ _STATES = ("pending", "running", "cancelling", "terminated", "succeeded", "faile
 
 
 def add_run_commands(verbs: Verbs) -> None:
-    """Declare ``runs``."""
-    runs = add_group(verbs, "runs", "look at runs of workflows")
+    """Declare ``runs`` and ``signal``."""
+    runs = add_group(verbs, "runs", "look at runs of workflows, and cancel them")
     _add_list(runs)
     _add_show(runs)
+    _add_timeline(runs)
+    _add_cancel(runs)
+    _add_signal(verbs)
 
 
 def _add_list(actions: Verbs) -> None:
@@ -62,6 +65,84 @@ def _add_show(actions: Verbs) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="the run's id")
     _add_queue(parser)
+
+
+def _add_timeline(actions: Verbs) -> None:
+    parser = add_command(
+        actions,
+        "timeline",
+        command=loaded("_timeline", "timeline_command"),
+        summary="show every attempt of every step of a run",
+        description=(
+            "Show every attempt of every step of a run: when it was claimed, how long it took,\n"
+            "and how it ended. It is kept by runtimes with keep_history=True; without that, only\n"
+            "what is known of the step that the run is at is shown."
+        ),
+        examples=(
+            "  taquba runs timeline s3://bucket/app order-7\n"
+            "  taquba runs timeline ./state order-7 --json | jq .attempts\n"
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    _add_queue(parser)
+    add_pages(parser)
+
+
+_WRITES = (
+    "This writes, so it makes this process the owner of the store for a moment. It is\n"
+    "refused while another process may be the owner: that process would be fenced, which\n"
+    "means that it stops with an error, and that jobs it works on are delivered again.\n"
+    "--take-over does that all the same. A process that is running should do it itself:\n"
+)
+
+
+def _add_cancel(actions: Verbs) -> None:
+    parser = add_command(
+        actions,
+        "cancel",
+        command=loaded("_run_changes", "cancel_command"),
+        summary="cancel a run",
+        description=f"Cancel a run that has not ended.\n{_WRITES}WorkflowRuntime.cancel.",
+        examples=(
+            "  taquba runs cancel s3://bucket/app order-7\n"
+            "  taquba runs cancel ./state order-7 --take-over\n"
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    _add_queue(parser)
+    add_take_over(parser)
+
+
+def _add_signal(verbs: Verbs) -> None:
+    parser = add_command(
+        verbs,
+        "signal",
+        command=loaded("_run_changes", "signal_command"),
+        summary="send a signal to the run that waits for it",
+        description=(
+            "Give a payload to the run that waits for this key, or buffer it for the next one.\n"
+            f"{_WRITES}WorkflowRuntime.signal."
+        ),
+        examples=(
+            "  taquba signal s3://bucket/app approve/order-7 yes\n"
+            "  taquba signal ./state reply/7 --file answer.json --signal-id answer-7\n"
+            "  echo yes | taquba signal ./state approve/order-7 --file - --take-over\n"
+        ),
+    )
+    parser.add_argument("key", metavar="KEY", help="the key that the run waits for")
+    parser.add_argument("payload", metavar="PAYLOAD", nargs="?", help="text (default: nothing)")
+    parser.add_argument("--file", metavar="FILE", help="the payload's bytes; - is standard input")
+    parser.add_argument(
+        "--signal-id", metavar="ID", help="sending again with the same id changes nothing"
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("latest", "queue"),
+        default="latest",
+        help="of signals that are buffered, keep the latest (default) or all",
+    )
+    _add_queue(parser)
+    add_take_over(parser)
 
 
 def _add_queue(parser: argparse.ArgumentParser) -> None:
