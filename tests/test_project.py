@@ -217,7 +217,8 @@ PUBLIC = {
         MemberResult RunGroup
     """,
     "taquba.jobs": """
-        BlockingJobContext Call Job JobContext JobHandle JobRunner job payload_idempotency_key
+        BlockingJobContext Call Job JobContext JobGroup JobHandle JobResult JobRunner job
+        payload_idempotency_key
     """,
     "taquba.stages": """
         BoundStage Call Stages stage

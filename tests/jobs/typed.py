@@ -8,14 +8,16 @@ Each line with an ignored error is a test: it fails where there is nothing to ig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 from taquba import Queue
 from taquba.jobs import (
     BlockingJobContext,
     Call,
     JobContext,
+    JobGroup,
     JobHandle,
+    JobResult,
     JobRunner,
     job,
     payload_idempotency_key,
@@ -30,6 +32,8 @@ from tests.jobs.functions import (
     greet,
     send_email,
 )
+
+Found = tuple[int, bytes]
 
 
 async def check(
@@ -65,6 +69,18 @@ async def check(
     await jobs.submit(Charge)  # type: ignore[arg-type]
     await jobs.submit(Receipt(to="a", number=1))  # type: ignore[arg-type]
     jobs.handle(Receipt, "id")  # type: ignore[arg-type]
+    # Groups.
+    assert_type(jobs.group("g"), JobGroup[Any])
+    assert_type(jobs.group("g", Charge), JobGroup[Receipt])
+    group = jobs.group("g", greet)
+    assert_type(await group.join(), list[JobResult[str]])
+    assert_type([each.value async for each in group.results()], list[str])
+    await group.submit([greet("a")], key=lambda call: call.arguments["name"])
+    await group.submit([blocking(["a"])])  # type: ignore[list-item]
+    assert_type([value async for value in jobs.map(greet, ["a", "b"])], list[str])
+    assert_type([each async for each in jobs.map(lambda n: digest(b"", n), range(3))], list[Found])
+    jobs.map(greet, [1, 2])  # type: ignore[arg-type]
+    jobs.map(digest, ["a"])  # type: ignore[arg-type]
     JobRunner(queue, [send_email, Charge, Lengths, Pid])
     JobRunner(queue, [Receipt])  # type: ignore[list-item]
 

@@ -6,6 +6,8 @@ from taquba.jobs._context import JobContext as JobContext
 from taquba.jobs._decorator import job as job
 from taquba.jobs._definition import Call as Call
 from taquba.jobs._function import Job as Job
+from taquba.jobs._group import JobGroup as JobGroup
+from taquba.jobs._group import JobResult as JobResult
 from taquba.jobs._handle import JobHandle as JobHandle
 from taquba.jobs._runner import JobRunner as JobRunner
 
@@ -14,7 +16,9 @@ __all__ = [
     "Call",
     "Job",
     "JobContext",
+    "JobGroup",
     "JobHandle",
+    "JobResult",
     "JobRunner",
     "job",
     "payload_idempotency_key",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, TypeVar, final, overload
 
+from taquba._checks import whole
 from taquba.clock import Duration
 from taquba.errors import InvalidArgument
+from taquba.ids import IdFactory
 from taquba.jobs._class import JobLike, Submittable, call_of, definition_of
 from taquba.jobs._context import State
-from taquba.jobs._definition import job_id_of
+from taquba.jobs._definition import Definition, job_id_of
+from taquba.jobs._group import JobGroup
 from taquba.jobs._handle import JobHandle
+from taquba.jobs._mapping import LEAST_AHEAD, values
 from taquba.jobs._running import runner_of
 from taquba.queue import Effects, Queue
 from taquba.workflow import Workflow, WorkflowRuntime
@@ -21,6 +25,11 @@ from taquba.workflow import Workflow, WorkflowRuntime
 __all__ = ["JobRunner"]
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+_NAMELESS = 86400.0
+"""Seconds for which what `map` submitted without an id is kept, if it was broken off."""
 
 
 @final
@@ -87,9 +96,12 @@ class JobRunner:
             InvalidArgument: Something of the above is wrong.
         """
         shared = State(state)
+        self._ids = IdFactory(queue.clock)
         pools = dict(executors or {})
         workflows: list[Workflow] = []
+        self._known: dict[str, Definition[Any]] = {}
         for each in map(definition_of, jobs):
+            self._known[each.name] = each
             if each.executor is not None and each.executor not in pools:
                 raise InvalidArgument(
                     f"job {each.name!r} runs in executor {each.executor!r}: pass it, "
@@ -182,3 +194,112 @@ class JobRunner:
     def handle_of_key(self, job: JobLike[R], idempotency_key: str) -> JobHandle[R]:
         """The same, by the idempotency key."""
         return self.handle(job, job_id_of(idempotency_key))
+
+    @overload
+    def group(
+        self,
+        group_id: str,
+        /,
+        *,
+        stop_after_failures: int | None = None,
+        signal_when_finished: str | None = None,
+        retention: Duration | None = None,
+    ) -> JobGroup[Any]: ...
+    @overload
+    def group(
+        self,
+        group_id: str,
+        /,
+        *jobs: JobLike[R],
+        stop_after_failures: int | None = None,
+        signal_when_finished: str | None = None,
+        retention: Duration | None = None,
+    ) -> JobGroup[R]: ...
+    def group(
+        self,
+        group_id: str,
+        /,
+        *jobs: JobLike[Any],
+        stop_after_failures: int | None = None,
+        signal_when_finished: str | None = None,
+        retention: Duration | None = None,
+    ) -> JobGroup[Any]:
+        """A group of jobs, by its id; nothing is looked up or written.
+
+        Args:
+            group_id: 1 to 128 characters of ``A-Z a-z 0-9 _ -``; it belongs to this runner's
+                queue name.
+            jobs: What it consists of, so that type checkers know its results.
+            stop_after_failures: When so many jobs have failed, the group stops: those that have
+                not begun never begin, and the others are cancelled. None: it never does.
+            signal_when_finished: Key of a signal that is sent when the last job has ended.
+            retention: The group is forgotten this long after its last job's end. None: after the
+                runner's retention, or never, if that has none.
+
+        Raises:
+            InvalidArgument: Something of the above is wrong.
+        """
+        runs = self._runtime.group(
+            group_id,
+            stop_after_failures=stop_after_failures,
+            signal_when_finished=signal_when_finished,
+            retention=retention,
+        )
+        given = {each.name: each for each in map(definition_of, jobs)}
+        return JobGroup(runs, {**self._known, **given})
+
+    def map(
+        self,
+        function: Callable[[T], Submittable[R]],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        key: Callable[[T], str] | None = None,
+        group_id: str | None = None,
+        order: Literal["completion", "submission"] = "submission",
+        ahead: int = 1000,
+        stop_after_failures: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+    ) -> AsyncIterator[R]:
+        """Run a job for each item: ``async for value in jobs.map(double, range(10))``.
+
+        Items are taken, and jobs submitted, while values are read: no more than `ahead` of them.
+
+        Args:
+            function: A job that takes one argument, or anything that makes a call of an item.
+            items: What it is called with; also from an async iterator.
+            key: The key of an item's job in the group. Default: as for `JobGroup.submit`.
+            group_id: With one, the jobs are a group that is kept: after a crash, the same call goes
+                on where it was, runs those again that failed, and gives the values of the others.
+                Default: a new group, which is forgotten when all values were read, and cancelled if
+                they are not.
+            order: ``"submission"``: values come in the order of the items. ``"completion"``: in
+                that in which the jobs end.
+            ahead: So many items may be taken beyond the values that were read, at least 200.
+            stop_after_failures: As for `group`.
+            headers: Text that each job's function sees.
+            priority: Lower is served first.
+            max_attempts: Of each; default: the job's, or else the queue's.
+
+        Raises:
+            JobFailed: A job failed, or was cancelled. Use `group` to get the values of the others.
+            InvalidArgument: Something of the above is wrong.
+            GroupMismatch: The group was submitted before with other items, or in another order.
+        """
+        group: JobGroup[R] = self.group(
+            self._ids.next() if group_id is None else group_id,
+            stop_after_failures=stop_after_failures,
+            retention=_NAMELESS if group_id is None else None,
+        )
+        options = {"headers": headers, "priority": priority, "max_attempts": max_attempts}
+        return values(
+            group,
+            function,
+            items,
+            key=key,
+            order=order,
+            ahead=whole(ahead, "ahead", LEAST_AHEAD, 2**31 - 1),
+            is_nameless=group_id is None,
+            options=options,
+        )

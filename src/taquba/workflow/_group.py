@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from taquba._checks import shown, whole, wrong_type
 from taquba._msgpack import unpack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
-    DuplicateMemberKey,
     GroupActive,
     GroupIncomplete,
     GroupNotFound,
     InvalidArgument,
     InvalidType,
+)
+from taquba.workflow._group_members import (
+    GroupMembers,
+    check_keys,
+    check_options,
+    each_member,
 )
 from taquba.workflow._group_records import (
     GroupMember,
@@ -39,9 +44,6 @@ if TYPE_CHECKING:
     from taquba.workflow._runs import RunTable
 
 __all__ = ["GroupMembers", "Grouping", "RunGroup"]
-
-GroupMembers = Iterable[GroupMember] | AsyncIterable[GroupMember]
-"""Members of a group, in their order."""
 
 _CHUNK = 100
 """Members that one transaction submits, so that the event loop is never held up."""
@@ -137,7 +139,7 @@ class RunGroup:
         2
     """
 
-    __slots__ = ("_options", "_runtime", "group_id")
+    __slots__ = ("_limits", "_options", "_runtime", "group_id")
 
     group_id: str
     """The group's id."""
@@ -147,6 +149,8 @@ class RunGroup:
         self._runtime = runtime
         self.group_id = group_id
         self._options = options
+        self._limits: Mapping[str | None, int | None] = {}
+        """Attempts of the members of a workflow, unless the submission says it."""
 
     # -- submitting -------------------------------------------------------------------------
 
@@ -189,9 +193,9 @@ class RunGroup:
         """
         table = self._table()
         options = {"priority": priority, "max_attempts": max_attempts}
-        self._prepare(GroupMember("", b""), headers, options)  # checks the options
+        check_options(headers, options)
         if isinstance(members, Collection):
-            _check_keys(members)
+            check_keys(members)
         table.begin_submitting(self.group_id)
         try:
             first = await self._submit_all(members, headers, options)
@@ -204,6 +208,13 @@ class RunGroup:
         finally:
             table.end_submitting(self.group_id)
         return await self.status()
+
+    async def _open(self, priority: int | None, max_attempts: int | None) -> None:
+        """Make the group, so that its results can be waited for before its first members come."""
+        options = {"priority": priority, "max_attempts": max_attempts}
+        check_options(None, options)
+        async with self._runtime._queue.committing() as tx:
+            self._table().open(tx, self.group_id, self._options, options)
 
     async def resume(
         self,
@@ -230,7 +241,7 @@ class RunGroup:
         self._check_complete(group)
         given = {"priority": priority, "max_attempts": max_attempts}
         options = options_of(group) | {name: v for name, v in given.items() if v is not None}
-        self._prepare(GroupMember("", b""), headers, options)
+        check_options(headers, options)
         async with self._runtime._queue.committing() as tx:
             table.reopen(tx, group)
         await self._run_again(group, headers, options)
@@ -242,7 +253,7 @@ class RunGroup:
         first = size = 0
         chunk: list[Submission] = []
         keys: list[str] = []
-        async for member in _each(members):
+        async for member in each_member(members):
             chunk.append(self._prepare(member, headers, options))
             keys.append(member.key)
             size += len(chunk[-1].input)
@@ -305,7 +316,12 @@ class RunGroup:
             revision=member.revision,
             headers={**(headers or {}), **(own or {})} if own else headers,
             group_id=self.group_id,
-            **options,
+            priority=options["priority"],
+            max_attempts=(
+                self._limits.get(member.workflow)
+                if options["max_attempts"] is None
+                else options["max_attempts"]
+            ),
         )
 
     async def _run_again(
@@ -574,27 +590,3 @@ def _by_submission(
         page.append((member.key, member.position, member.run))
         size += len(member.run.result or b"")
     return page, first + len(page)
-
-
-def _check_keys(members: Collection[object]) -> None:
-    known: dict[str, int] = {}
-    for position, member in enumerate(members):
-        if isinstance(member, GroupMember) and isinstance(member.key, str):
-            if member.key in known:
-                raise DuplicateMemberKey(
-                    f"members {known[member.key]} and {position} have the same key, "
-                    f"{member.key[:100]!r}: each needs one of its own"
-                )
-            known[member.key] = position
-
-
-async def _each(members: object) -> AsyncIterator[GroupMember]:
-    if isinstance(members, AsyncIterable):
-        async for member in cast("AsyncIterable[GroupMember]", members):
-            yield member
-    elif isinstance(members, Iterable) and not isinstance(members, (str, bytes, Mapping)):
-        for member in cast("Iterable[GroupMember]", members):
-            yield member
-    else:
-        what = "members must be an iterable or async iterable of GroupMember(…)"
-        raise wrong_type(what, members)  # pyright: ignore[reportUnknownArgumentType]
