@@ -9,8 +9,8 @@
     in other processes: True
     best: rate 3.52 gives 0.879487
 
-Each point is a job of a class, and its key is made of its parameters: it is computed once, however
-often the sweep is started. What is computed is the mean of the largest values of the logistic map.
+Each point is a job of a class, and all of them are a group: a point is computed once, however often
+the sweep is started. What is computed is the largest value that the logistic map comes to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from multiprocessing import get_context
 from pydantic import BaseModel
 
 from taquba import Queue
-from taquba.jobs import JobRunner, job, payload_idempotency_key
+from taquba.errors import GroupNotFound
+from taquba.jobs import JobRunner, job
 from taquba.queue import JobView
 
 
@@ -34,7 +35,7 @@ class Found(BaseModel):
     process: int
 
 
-@job("point", executor="cpu", idempotency_key=payload_idempotency_key)
+@job("point", executor="cpu")
 class Point(BaseModel):
     rate: float
     start: float
@@ -55,11 +56,7 @@ async def main() -> None:
     parser.add_argument("--store", default="sweep-state", help="folder or URL of the state")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    points = [
-        Point(rate=round(2.8 + 0.08 * number, 2), start=start)
-        for number in range(10)
-        for start in (0.2, 0.4, 0.6)
-    ]
+    points = [(round(2.8 + 0.08 * n, 2), start) for n in range(10) for start in (0.2, 0.4, 0.6)]
     # Not by fork: other threads are running in this process.
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         async with (
@@ -68,11 +65,19 @@ async def main() -> None:
                 queue, [Point], executors={"cpu": pool}, concurrency=2 * options.processes
             ) as jobs,
         ):
-            handles = await asyncio.gather(*(jobs.submit(point) for point in points))
-            results = await asyncio.gather(*(handle.result() for handle in handles))
-    new = sum(handle.created for handle in handles)
+            try:
+                known = (await jobs.group("sweep").status()).succeeded
+            except GroupNotFound:
+                known = 0
+            values = jobs.map(
+                lambda point: Point(rate=point[0], start=point[1]),
+                points,
+                key=lambda point: f"rate {point[0]}, start {point[1]}",
+                group_id="sweep",
+            )
+            results = [found async for found in values]
     best = max(results, key=lambda found: (found.value, found.rate))
-    print(f"{len(points)} points: {new} computed now, {len(points) - new} known from before")
+    print(f"{len(points)} points: {len(points) - known} computed now, {known} known from before")
     print(f"in other processes: {all(found.process != os.getpid() for found in results)}")
     print(f"best: rate {best.rate} gives {best.value:.6f}")
 
