@@ -112,12 +112,48 @@ async def many_runs(latency: float, options: Options, report: Report) -> None:
         )
 
 
+async def history(options: Options, report: Report) -> None:
+    """The same runs without and with `keep_history`, in turn: the least processor time of each."""
+    runs, steps, rounds = (20, 5, 1) if options.smoke else (400, 20, 5)
+    cpu: dict[bool, list[float]] = {False: [], True: []}
+    size: dict[bool, float] = {}
+
+    async def runner(step: Step) -> Outcome:
+        return Continue(step.payload) if step.number < steps - 1 else Succeed()
+
+    for keep in (False, True) * rounds:
+        store = LatencyStore(MemoryStore(), 0.0)
+        async with (
+            Queue.open(store) as queue,
+            WorkflowRuntime(queue, runner, concurrency=runs, keep_history=keep) as runtime,
+        ):
+            with Meter(store) as meter:
+                submitted = await asyncio.gather(*(runtime.submit(b"x" * 64) for _ in range(runs)))
+                await asyncio.gather(*(runtime.wait(run.run_id) for run in submitted))
+        cpu[keep].append(meter.cpu / (runs * steps) * 1000)
+        size[keep] = meter.bytes / (runs * steps)
+    off, on = min(cpu[False]), min(cpu[True])
+    report.line(
+        "the timeline of runs kept, and not, L = 0",
+        {
+            "steps": runs * steps,
+            "cpu_s_per_1000_off": off,
+            "cpu_s_per_1000_on": on,
+            "cpu_ratio": on / off,
+            "bytes_per_step_off": size[False],
+            "bytes_per_step_on": size[True],
+        },
+        [("at most 1.6 times the processor time", lambda f: f["cpu_ratio"] <= 1.6)],
+    )
+
+
 async def main() -> int:
     chosen = options("Workflow steps: how fast, and at what cost.")
     report = Report(chosen)
     await one_run_alone(chosen, report)
     await many_runs(0.02, chosen, report)
     await many_runs(0.0, chosen, report)
+    await history(chosen, report)
     return report.finish()
 
 
