@@ -489,6 +489,25 @@ async def test_an_end_does_not_remove_it_with_the_memos() -> None:
         assert told(await timeline(t.runtime)) == [(0, 1, "continued"), (1, 1, "succeeded")]
 
 
+async def test_switched_on_while_a_run_is_under_way() -> None:
+    """What the queue still knows of the current step is told, too."""
+
+    async def runner(step: Step) -> Outcome:
+        if step.number == 1 and step.attempt < 3:
+            raise ValueError(f"no {step.attempt}")
+        return Continue(b"") if step.number == 0 else Succeed()
+
+    store, clock = MemoryStore(), ManualClock()
+    async with bed(runner, store=store, clock=clock, config=CONFIG) as t:
+        await t.runtime.submit(b"", run_id="r")
+        await t.clock.advance(5)
+    async with bed(runner, store=store, clock=clock, config=CONFIG, keep_history=True) as t:
+        await t.end("r")
+        attempts = await timeline(t.runtime)
+        assert told(attempts) == [(1, 1, "retried"), (1, 2, "retried"), (1, 3, "succeeded")]
+        assert [each.error for each in attempts] == ["no 1", "no 2", None]
+
+
 async def test_a_process_that_keeps_none_removes_what_another_kept() -> None:
     async def runner(step: Step) -> Outcome:
         return Succeed()
