@@ -25,7 +25,7 @@ from taquba.errors import (
 )
 from taquba.jobs import BlockingJobContext, JobContext, job
 from taquba.queue import JobView
-from taquba.workflow import RunState
+from taquba.workflow import RunState, StepAttemptOutcome
 from tests.jobs.functions import (
     Mailer,
     Receipt,
@@ -57,6 +57,21 @@ async def test_a_job_s_result_is_typed_and_awaited(world: World) -> None:
         assert await ended(world, handle) == Receipt(to="a@example.com", number=1)
         assert await ended(world, await jobs.submit(greet("Ann"))) == "Hello, Ann!"
     assert mailer.sent == ["a@example.com: hi"]
+
+
+async def test_the_attempts_of_a_job_are_kept(world: World) -> None:
+    async with world.runner(greet, keep_history=True) as jobs:
+        handle = await jobs.submit(greet("Ann"))
+        await ended(world, handle)
+        page = await jobs.runtime.timeline(handle.job_id)
+        assert page is not None
+        [attempt] = page.attempts
+        assert attempt.outcome is StepAttemptOutcome.SUCCEEDED
+    async with world.runner(greet) as jobs:
+        handle = await jobs.submit(greet("Bob"))
+        await ended(world, handle)
+        page = await jobs.runtime.timeline(handle.job_id)
+        assert page is not None and page.attempts == ()
 
 
 async def test_defaults_are_stored_with_the_call(world: World) -> None:

@@ -71,6 +71,7 @@ class JobRunner:
         job_timeout: Duration | None = None,
         retention: Duration | None = None,
         drain_timeout: Duration | None = None,
+        keep_history: bool = False,
     ) -> None:
         """Prepare a runner.
 
@@ -91,6 +92,8 @@ class JobRunner:
             retention: Jobs are forgotten this long after their end. None: they are kept.
             drain_timeout: How long leaving the block waits for jobs under way, before they are
                 cancelled and given back. None: as long as they take.
+            keep_history: Every attempt of every job is noted, to be read with
+                `WorkflowRuntime.timeline`.
 
         Raises:
             InvalidArgument: Something of the above is wrong.
@@ -119,6 +122,7 @@ class JobRunner:
             retention=retention,
             renew=renew,
             step_timeout=job_timeout,
+            keep_history=keep_history,
         )
 
     def _must_end(self) -> bool:
