@@ -51,7 +51,11 @@ def blob(
 def identifier(value: object, *, name: str, error: type[InvalidArgument], limit: int) -> str:
     """A caller's id: 1 to `limit` characters of A-Z a-z 0-9 _ -."""
     if not isinstance(value, str):
-        raise wrong_type(f"a {name} must be a str", value)
+        error_of_type = wrong_type(f"a {name} must be a str", value)
+        field = name.replace(" ", "_")
+        if isinstance(getattr(value, field, None), str):  # what was submitted, or its status
+            error_of_type = type(error_of_type)(f"{error_of_type}: pass its .{field}")
+        raise error_of_type
     if len(value) > limit:
         raise error(f"{name} {value[:40]!r}… has {len(value)} characters and may have {limit}")
     if not _ID.fullmatch(value):

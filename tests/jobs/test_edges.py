@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from taquba import Effects
+from taquba import Effects, Queue
 from taquba.errors import (
     InputMismatch,
     InvalidArgument,
+    InvalidType,
     JobFailed,
     ReservedName,
     RunNotFound,
@@ -53,6 +54,19 @@ async def failure(world: World, handle: JobHandle[Any]) -> JobFailed:
         await ended(world, handle)
     assert caught.value.job_id == handle.job_id
     return caught.value
+
+
+async def test_a_decorator_without_a_name() -> None:
+    def function(ctx: JobContext) -> None: ...
+
+    with pytest.raises(InvalidType, match=r'write @job\("…"\)'):
+        job(function)  # type: ignore[arg-type]
+
+
+async def test_a_job_that_is_not_in_a_list() -> None:
+    async with Queue.open("memory://") as queue:
+        with pytest.raises(InvalidType, match=r"jobs must be a list.*put it in \[ \]"):
+            JobRunner(queue, greet)  # type: ignore[arg-type]
 
 
 async def test_jobs_without_a_key(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taquba import PermanentError
+from taquba import PermanentError, Queue
 from taquba.errors import InvalidType
 from taquba.workflow import (
     BlockingStep,
@@ -22,6 +22,7 @@ from taquba.workflow import (
     Step,
     Succeed,
     TerminalStatus,
+    WorkflowRuntime,
 )
 
 from .harness import bed
@@ -211,6 +212,62 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+async def test_a_runner_that_yields() -> None:
+    """It is told what to write, whether it is async or not."""
+
+    async def yields(step: Step) -> Any:
+        yield Succeed()
+
+    def yields_in_a_thread(step: BlockingStep) -> Any:
+        yield Succeed()
+
+    runners: list[Any] = [yields, yields_in_a_thread]
+    for runner in runners:
+        async with bed(runner) as t:
+            await t.runtime.submit(b"", run_id="r")
+            end = await t.runtime.wait("r")
+            assert "'return' instead of 'yield'" in str(end.termination.error)
+
+
+async def test_a_runner_that_cannot_take_a_step_alone() -> None:
+    """It is refused when the runtime is made, not at every attempt of every step."""
+
+    async def none() -> Outcome:
+        return Succeed()
+
+    def none_in_a_thread() -> Outcome:
+        return Succeed()
+
+    async def two(step: Step, clients: object) -> Outcome:
+        return Succeed()
+
+    async def keyword(step: Step, *, clients: object) -> Outcome:
+        return Succeed()
+
+    class Runs:
+        async def run_step(self) -> Outcome:
+            return Succeed()
+
+    wrong: list[Any] = [none, none_in_a_thread, two, keyword, lambda: Succeed(), Runs()]
+    async with Queue.open("memory://") as queue:
+        for runner in wrong:
+            with pytest.raises(InvalidType, match="called with one argument, the step"):
+                WorkflowRuntime(queue, runner)
+        WorkflowRuntime(queue, functools.partial(two, clients=1))  # takes a step
+        WorkflowRuntime(queue, lambda *steps: Succeed())
+
+
+async def test_what_was_submitted_is_no_run_id() -> None:
+    async with bed(succeed) as t:
+        run = await t.runtime.submit(b"")
+        with pytest.raises(InvalidType, match=r"a run id must be a str.*pass its \.run_id"):
+            await t.runtime.wait(run)  # type: ignore[arg-type]
+
+
+async def succeed(step: Step) -> Outcome:
+    return Succeed()
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("name", WRONG)
 async def test_wrong_returns(name: str, blocking: bool) -> None:
@@ -303,21 +360,6 @@ async def test_subclasses_of_outcomes() -> None:
     async with bed(runner) as t:
         await t.runtime.submit(b"", run_id="r")
         assert (await t.end("r")).outcome.result == b"x"
-
-
-@pytest.mark.parametrize("blocking", [False, True])
-async def test_a_runner_of_the_wrong_arity(blocking: bool) -> None:
-    def no_arguments() -> Outcome:
-        return Succeed()
-
-    async def no_arguments_async() -> Outcome:
-        return Succeed()
-
-    runner: Any = no_arguments if blocking else no_arguments_async
-    async with bed(runner) as t:
-        await t.runtime.submit(b"", run_id="r", max_attempts=1)
-        end = await t.runtime.wait("r")
-        assert "argument" in (end.termination.error or "")
 
 
 async def test_errors_of_a_blocking_runner() -> None:

@@ -141,6 +141,8 @@ async def test_a_submission_that_nobody_would_run_is_refused() -> None:
         ):
             with pytest.raises(UnknownWorkflow, match="there is: report@2"):
                 await t.runtime.submit(b"", run_id="r", **options)
+        with pytest.raises(UnknownWorkflow, match="say which one with workflow=…"):
+            await t.runtime.submit(b"", run_id="r")
         assert await t.runtime.status("r") is None
     async with bed(says("plain")) as t:
         with pytest.raises(UnknownWorkflow, match="there is: the default workflow"):

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from taquba._checks import shown
 from taquba.errors import InvalidType
 from taquba.jobs._class import RunsInThread, RunsOnLoop, RunsRemotely, decorate
 from taquba.jobs._context import BlockingJobContext, JobContext
@@ -81,4 +82,6 @@ def job(
     Raises:
         InvalidArgument: Something of the above is wrong.
     """
+    if not isinstance(name, str):
+        raise InvalidType(f'a job has a name: write @job("…"), with its name, not {shown(name)}')
     return _Decorator(name, Options(max_attempts, executor, retry_if, idempotency_key))

@@ -8,9 +8,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, final, overload
 
-from taquba._checks import whole
+from taquba._checks import shown, whole
 from taquba.clock import Duration
-from taquba.errors import InvalidArgument
+from taquba.errors import InvalidArgument, InvalidType
 from taquba.ids import IdFactory
 from taquba.jobs._class import JobLike, Submittable, call_of, definition_of
 from taquba.jobs._context import State
@@ -101,6 +101,8 @@ class JobRunner:
         shared = State(state)
         self._ids = IdFactory(queue.clock)
         pools = dict(executors or {})
+        if not isinstance(jobs, Iterable):
+            raise InvalidType(f"jobs must be a list of jobs, not {shown(jobs)}: put it in [ ]")
         workflows: list[Workflow] = []
         self._known: dict[str, Definition[Any]] = {}
         for each in map(definition_of, jobs):

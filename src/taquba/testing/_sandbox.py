@@ -125,7 +125,10 @@ class Sandbox(Life):
         if status is not None:
             where = f": it is {status.state.value}, in step {status.current_step}"
         calls = f"; {self._activity.running()}" if self._activity.calls else ""
-        raise StillRunning(f"run {run_id!r} has not ended within {limit:g} s{where}{calls}")
+        raise StillRunning(
+            f"run {run_id!r} has not ended within {limit:g} s{where}{calls}. "
+            "Allow it more with wait(…, within=…)"
+        )
 
     # -- crashes ----------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ def adapt(
             f"runner is {runner!r}: give an async function that takes a Step, a function that "
             "takes a BlockingStep, or an object with a method run_step (an instance, not a class)"
         )
+    _takes_a_step(target)
     if is_async(target):
         run_async = cast(AsyncRunner, target)
 
@@ -82,6 +83,23 @@ def adapt(
     return call_in_thread
 
 
+def _takes_a_step(target: Callable[..., Any]) -> None:
+    """Refuse a runner that cannot be called with a step alone."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # of something written in C: the call will tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(target, "__qualname__", repr(target))
+        raise InvalidType(
+            f"a runner is called with one argument, the step, but {name}{signature} does not take "
+            f"that: {error}; pass what else it needs with functools.partial, or make it a method "
+            "run_step of an object that has it"
+        ) from None
+
+
 def check_outcome(outcome: object, run_id: str, number: int) -> Outcome:
     """The outcome, if it is one.
 
@@ -97,6 +115,8 @@ def check_outcome(outcome: object, run_id: str, number: int) -> Outcome:
         hint = "is a 'return' missing?"
     elif isinstance(outcome, type):
         hint = f"return an instance: {outcome.__name__}(…)"
+    elif inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
+        hint = "the runner is a generator: write 'return' instead of 'yield'"
     else:
         hint = "wrap it, for example in Succeed(…)"
     raise InvalidType(

@@ -198,5 +198,6 @@ def choose(
         known = ", ".join(sorted(label(*workflow_of(queue)) for queue in runnable))
         raise UnknownWorkflow(
             f"nobody here runs {label(*chosen)}, and the run would wait for ever; there is: {known}"
+            + ("; say which one with workflow=…" if workflow is None else "")
         )
     return chosen
