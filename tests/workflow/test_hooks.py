@@ -752,3 +752,15 @@ async def test_a_hook_costs_one_write_a_run() -> None:
                 await ended(t, b"%d" % number)
             writes.append(t.store.writes - before)
     assert writes[1] - writes[0] <= 40, writes
+
+
+async def test_a_hook_that_does_not_take_an_outcome_and_effects() -> None:
+    async def one(outcome: RunOutcome) -> None: ...
+
+    def three(outcome: RunOutcome, effects: Effects, mailer: object) -> None: ...
+
+    wrong: list[Any] = [one, three]
+    async with Queue.open("memory://") as queue:
+        for hook in wrong:
+            with pytest.raises(InvalidType, match="two arguments, the outcome and effects"):
+                WorkflowRuntime(queue, terminal_hook=hook)

@@ -114,6 +114,15 @@ def adapt_hook(hook: Any, *, concurrency: int) -> Hook:
             f"terminal_hook is {shown(hook)}: give a function that takes an outcome and effects, "
             "or an object with a method on_termination (an instance, not a class)"
         )
+    try:
+        inspect.signature(target).bind(None, None)
+    except TypeError as error:
+        raise InvalidType(
+            f"terminal_hook is called with two arguments, the outcome and effects, which "
+            f"{shown(target)} does not take: {error}"
+        ) from None
+    except ValueError:  # its signature cannot be known: the call will tell
+        pass
     if observes is None:
         observes = _always
     elif not callable(observes) or is_async(observes):
