@@ -2,7 +2,8 @@
 
     python benchmarks/_results.py [NAME …] > benchmarks/RESULTS.md
 
-Takes some minutes, and the machine for itself. With names (`steps`, `million`, …), only those.
+Takes some minutes, and the machine for itself. With names (`steps`, `peers/run`, …), only
+those.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HIDDEN = ("scenario", "must_reach")
+PEERS = "peers/run"
 
 
 def machine() -> str:
@@ -47,7 +49,11 @@ def section(name: str, lines: list[dict[str, Any]]) -> str:
     """One benchmark's table."""
     rows = [f"## {name}.py", "", "| scenario | figures | must reach |", "|---|---|---|"]
     for line in lines:
-        figures = ", ".join(f"{k} {v:,}" for k, v in line.items() if k not in HIDDEN)
+        figures = ", ".join(
+            f"{name} {value:,}" if isinstance(value, (int, float)) else f"{name} {value}"
+            for name, value in line.items()
+            if name not in HIDDEN
+        )
         bounds = [
             words if holds else f"**missed: {words}**"
             for words, holds in line.get("must_reach", {}).items()
@@ -57,7 +63,8 @@ def section(name: str, lines: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    names = sys.argv[1:] or sorted(p.stem for p in HERE.glob("*.py") if p.stem[0] != "_")
+    every = sorted(p.stem for p in HERE.glob("*.py") if p.stem[0] != "_")
+    names = sys.argv[1:] or [*every, PEERS]
     sections = [section(name, lines_of(name)) for name in names]
     today = datetime.now(UTC).date()
     print(
