@@ -98,7 +98,7 @@ def a_signal_for_a_waiter_is_dropped(patch: Patch) -> None:
 
 @fault("cancelled_in_vain", jobs=20)
 def what_a_step_returns_counts_although_it_is_cancelled(patch: Patch) -> None:
-    patch(Delivery, "_unless_cancelled", lambda self, claim, life, settlement: settlement)
+    patch(Delivery, "_unless_cancelled", lambda self, claim, life, number, settlement: settlement)
 
 
 @fault("two_live_steps", "not_ended", "loop_reports", "crashed")
