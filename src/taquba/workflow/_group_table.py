@@ -31,6 +31,7 @@ __all__ = [
     "NewMember",
     "StoredMember",
     "find_group",
+    "list_groups",
     "options_of",
 ]
 
@@ -131,6 +132,15 @@ def find_group(rows: Rows, queue: str, group_id: str) -> Group | None:
         f"SELECT {_COLUMNS} FROM groups WHERE queue = ? AND group_id = ?", (queue, group_id)
     )
     return Group(*found[0]) if found else None
+
+
+def list_groups(rows: Rows, queue: str, after: str, limit: int) -> list[Group]:
+    """Groups in the order of their ids."""
+    found = rows(
+        f"SELECT {_COLUMNS} FROM groups WHERE queue = ? AND group_id > ? ORDER BY group_id LIMIT ?",
+        (queue, after, limit),
+    )
+    return [Group(*row) for row in found]
 
 
 @final
@@ -328,17 +338,17 @@ class GroupTable:
         submission, stored = member.submission, member.stored
         place = Membership(group.number, position)
         taken = tx.execute(
-            "SELECT position FROM runs WHERE queue = ? AND run_id = ? AND group_number = ?",
-            (self._name, submission.run_id, group.number),
+            "SELECT group_number, position FROM runs WHERE queue = ? AND run_id = ?",
+            (self._name, submission.run_id),
         ).fetchone()
-        if taken is not None:
+        if taken is not None and taken[0] == group.number:
             raise DuplicateMemberKey(
-                f"members {taken[0]} and {position} of group {group.group_id!r} have the same key, "
+                f"members {taken[1]} and {position} of group {group.group_id!r} have the same key, "
                 f"{member.key[:100]!r}: each needs one of its own"
             )
         if stored is not None:
             stored.use(tx)
-        life = submission.apply_as_member(tx, place)
+        life = submission.apply_as_member(tx, place, fresh=taken is None)
         tx.execute(
             "INSERT INTO members (group_number, position, life, key, input, ref)"
             " VALUES (?, ?, ?, ?, ?, ?)",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from taquba._checks import whole
 from taquba.errors import IncompatibleStore
+from taquba.workflow._group_records import GroupStatus, check_group_id
+from taquba.workflow._group_table import find_group, list_groups
 from taquba.workflow._large import outcome_of_run
 from taquba.workflow._listing import MAX_PAGE_SIZE, RunFilter, count_runs, list_runs
 from taquba.workflow._records import (
@@ -180,6 +182,35 @@ class RunReader:
         )
         await self._reader._source.leave()
         return int(count)
+
+    async def group_status(self, group_id: str) -> GroupStatus | None:
+        """How many members of a group have ended how; None if there is none of this id.
+
+        It takes the same time however many members there are. What it reports is durable.
+        """
+        name = check_group_id(group_id)
+        if not await self._enter():
+            return None
+        source = self._reader._source
+        group = find_group(source.rows, self._queue_name, name)
+        await source.leave()
+        return None if group is None else group.status()
+
+    async def groups(self, *, limit: int = 100, after: str | None = None) -> list[GroupStatus]:
+        """Some groups, in the order of their ids. What it reports is durable.
+
+        Args:
+            limit: So many at most, up to 10,000.
+            after: Only groups whose ids come after this one.
+        """
+        whole(limit, "limit", 0, MAX_PAGE_SIZE)
+        first = "" if after is None else check_group_id(after)
+        if not await self._enter():
+            return []
+        source = self._reader._source
+        found = list_groups(source.rows, self._queue_name, first, limit)
+        await source.leave()
+        return [group.status() for group in found]
 
     async def _enter(self) -> bool:
         """Begin to read; whether there are tables of workflows.

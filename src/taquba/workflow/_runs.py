@@ -255,36 +255,22 @@ class RunTable:
         run_id: str,
         job_id: str,
         digest: bytes,
-        headers: bytes | None,
+        headers: bytes,
         workflow: str | None,
         revision: str | None,
         place: Membership | None = None,
+        *,
+        fresh: bool = False,
     ) -> None:
         """Begin a life; what is left of an earlier, ended one of the same id goes.
 
-        If that was a member of a group, so is this.
+        If that was a member of a group, so is this. A fresh id is known to have had none.
 
         Raises:
             InputMismatch: It was, and had another input or workflow.
         """
-        self._keep_for_waiters(run_id)
-        for ref, group, position, status, known, runner, before in tx.execute(
-            "DELETE FROM runs WHERE queue = ? AND run_id = ?"
-            " RETURNING result_ref, group_number, position, status, input_digest, workflow,"
-            " life",
-            (self._name, run_id),
-        ).fetchall():
-            self._clearing.forget(tx, before)
-            if ref is not None:
-                tx.forget_value(ref)
-            if group is not None and place is None:
-                if known != digest or runner != workflow:
-                    raise InputMismatch(
-                        f"run {run_id!r} is a member of a group with another input or workflow: "
-                        "choose another run id, or forget the group first"
-                    )
-                place = Membership(group, position)
-                self.groups.replaced(tx, place, status, life)
+        if not fresh:
+            place = self._replace(tx, life, run_id, digest, workflow, place)
         tx.execute(
             "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
             " submitted_at, headers, workflow, revision, group_number, position)"
@@ -304,6 +290,36 @@ class RunTable:
         )
         if workflow is not None:
             self._hook(queue_of(self._name, workflow, revision))
+
+    def _replace(
+        self,
+        tx: QueueTransaction,
+        life: int,
+        run_id: str,
+        digest: bytes,
+        workflow: str | None,
+        place: Membership | None,
+    ) -> Membership | None:
+        """Remove what is left of an earlier life; the place that the new one has in a group."""
+        self._keep_for_waiters(run_id)
+        for ref, group, position, status, known, runner, before in tx.execute(
+            "DELETE FROM runs WHERE queue = ? AND run_id = ?"
+            " RETURNING result_ref, group_number, position, status, input_digest, workflow,"
+            " life",
+            (self._name, run_id),
+        ).fetchall():
+            self._clearing.forget(tx, before)
+            if ref is not None:
+                tx.forget_value(ref)
+            if group is not None and place is None:
+                if known != digest or runner != workflow:
+                    raise InputMismatch(
+                        f"run {run_id!r} is a member of a group with another input or workflow: "
+                        "choose another run id, or forget the group first"
+                    )
+                place = Membership(group, position)
+                self.groups.replaced(tx, place, status, life)
+        return place
 
     def adopt(self, tx: QueueTransaction, life: int, place: Membership) -> None:
         """An active run becomes a member of a group."""

@@ -48,6 +48,7 @@ __all__ = [
 
 MAX_RUN_ID_LENGTH = 128
 """Characters of a run id."""
+_NO_HEADERS = pack({})
 
 
 @final
@@ -152,17 +153,17 @@ class Submission:
         job_id, _ = self._begin(tx, runs, None)
         return Submitted(self.run_id, job_id, created=True)
 
-    def apply_as_member(self, tx: QueueTransaction, place: Membership) -> int:
-        """Submit the run as this member of its group; its life.
+    def apply_as_member(self, tx: QueueTransaction, place: Membership, *, fresh: bool) -> int:
+        """Submit the run as this member of its group; its life. A fresh one's id is unknown.
 
         Raises:
             InputMismatch: The run is active already, and has another input or workflow.
         """
         runs = self._runs
         assert runs is not None
-        known = runs.active(self.run_id)
+        known = None if fresh else runs.active(self.run_id)
         if known is None:
-            return self._begin(tx, runs, place)[1]
+            return self._begin(tx, runs, place, fresh=fresh)[1]
         if known.input_digest != self.digest or known.workflow != self.workflow:
             raise InputMismatch(
                 f"run {self.run_id!r}, which is to be member {place.position} of a group, is "
@@ -172,7 +173,12 @@ class Submission:
         return known.life
 
     def _begin(
-        self, tx: QueueTransaction, runs: RunTable, place: Membership | None
+        self,
+        tx: QueueTransaction,
+        runs: RunTable,
+        place: Membership | None,
+        *,
+        fresh: bool = False,
     ) -> tuple[str, int]:
         job, life = self._job, self._life
         if life is None:  # it was committed before, and that life is over
@@ -186,10 +192,11 @@ class Submission:
             self.run_id,
             job_id,
             self.digest,
-            job.headers,
+            pack(self._headers) if self._headers else _NO_HEADERS,
             self.workflow,
             self.revision,
             place,
+            fresh=fresh,
         )
         tx.after_commit(self._committed)
         return job_id, life
