@@ -18,6 +18,7 @@ from taquba.errors import (
     InputMismatch,
     InvalidArgument,
     InvalidType,
+    UnknownWorkflow,
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
@@ -36,6 +37,7 @@ from taquba.workflow import (
     Step,
     Succeed,
     TerminalStatus,
+    Workflow,
 )
 from taquba.workflow._group_records import member_run_id
 
@@ -517,6 +519,28 @@ async def test_a_step_waits_for_a_group() -> None:
         end = await t.end("p")
         assert end.outcome.result == b"6"
         assert attempts == 2
+
+
+async def test_members_of_several_workflows() -> None:
+    async def shout(step: Step) -> Outcome:
+        return Succeed(step.payload.upper())
+
+    async def no(step: Step) -> Outcome:
+        return Fail("never")
+
+    workflows = [Workflow("shout", shout), Workflow("no", no)]
+    async with bed(None, workflows=workflows) as t:
+        group = t.runtime.group("g")
+        wanted = [GroupMember("a", b"x", "shout"), GroupMember("b", b"x", "no")]
+        await group.submit(wanted)
+        ends = await collect(t, group, order="submission")
+        assert [end.outcome.workflow for end in ends] == ["shout", "no"]
+        assert [end.outcome.error for end in ends] == [None, "never"]
+        await group.resume()
+        await collect(t, group)
+        assert counts(await group.status()) == (2, 1, 1, 0)
+        with pytest.raises(UnknownWorkflow):
+            await t.runtime.group("h").submit([GroupMember("a", b"x")])
 
 
 async def test_bad_input() -> None:

@@ -305,9 +305,8 @@ class RunGroup:
         if not isinstance(member, GroupMember):
             raise wrong_type("a group consists of GroupMember(…)", member)
         own = member.headers
-        for given in (headers, own):
-            if given is not None and not isinstance(given, Mapping):
-                raise InvalidType(f"headers must be a mapping of str to str, not {shown(given)}")
+        if own is not None and not isinstance(own, Mapping):
+            raise InvalidType(f"headers must be a mapping of str to str, not {shown(own)}")
         return new_submission(
             self._runtime._opened(),
             member.input,
