@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -16,7 +16,7 @@ __all__ = ["group_progress"]
 @contextmanager
 def group_progress(
     label: str = "members", *, file: TextIO | None = None
-) -> Iterator[Callable[[GroupStatus], None]]:
+) -> Generator[Callable[[GroupStatus], None]]:
     """A progress bar for the ``progress`` of `RunGroup.results` and `RunGroup.gather`.
 
     It shows members that have ended, of all that are known, and how many have failed or were
@@ -79,7 +79,7 @@ def _overwrite(out: TextIO, line: str) -> None:
 
 
 @contextmanager
-def _bar(label: str, out: TextIO) -> Iterator[Callable[[GroupStatus], None]]:
+def _bar(label: str, out: TextIO) -> Generator[Callable[[GroupStatus], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
