@@ -210,6 +210,28 @@ async def test_options_are_every_members() -> None:
             assert end.outcome.headers["h"] in ("1", "own")
 
 
+async def test_members_that_fail_while_others_are_submitted_are_not_run_again() -> None:
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g")
+        more = asyncio.Event()
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(101):
+                if n == 100:
+                    await more.wait()
+                yield GroupMember(str(n), b"fail" if n == 5 else b"x")
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        assert (await group.status()).failed == 1
+        more.set()
+        await submitting
+        await collect(t, group)
+        assert counts(await group.status()) == (101, 100, 1, 0)
+        assert [payload for payload, *_ in runner.seen].count(b"fail") == 1
+
+
 @pytest.mark.parametrize("again", ["submit", "resume"])
 async def test_only_what_failed_is_run_again(again: str) -> None:
     """GRP-08, GRP-32"""

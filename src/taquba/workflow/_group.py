@@ -196,6 +196,7 @@ class RunGroup:
         check_options(headers, options)
         if isinstance(members, Collection):
             check_keys(members)
+        earlier = table.find(self.group_id)
         table.begin_submitting(self.group_id)
         try:
             first = await self._submit_all(members, headers, options)
@@ -204,7 +205,8 @@ class RunGroup:
                 if not first:
                     table.open(tx, self.group_id, self._options, options)
                 table.seal(tx, self.group_id, first, self._options, options)
-            await self._run_again(table.get(self.group_id), headers, options)
+            if earlier is not None:
+                await self._run_again(earlier, headers, options)
         finally:
             table.end_submitting(self.group_id)
         return await self.status()
@@ -326,15 +328,17 @@ class RunGroup:
     async def _run_again(
         self, group: Group, headers: Mapping[str, str] | None, options: dict[str, Any]
     ) -> None:
-        """Begin new lives of the members that have failed or were cancelled."""
-        table, queue = self._table(), self._runtime._queue
+        """Begin new lives of the members that had failed or were cancelled by that moment."""
+        runs, queue = self._runtime._opened(), self._runtime._queue
+        table = runs.groups
         left = group.failed + group.cancelled
         first = 0
+        where = f"AND runs.status > 1 AND runs.ended_number <= {group.ends}"
         while left > 0 and first < group.total:
-            failed = table.members(group.number, first, where="AND runs.status > 1", limit=_CHUNK)
+            failed = table.members(group.number, first, where=where, limit=_CHUNK)
             first = failed[-1].position + 1 if len(failed) == _CHUNK else first + 2000
             left -= len(failed)
-            wanted: list[Submission] = []
+            wanted: list[tuple[int, Submission]] = []
             for member in failed:
                 data = member.input
                 if member.ref is not None:
@@ -347,11 +351,14 @@ class RunGroup:
                     run.revision,
                     own_headers(unpack(run.headers)) | dict(headers or {}),
                 )
-                wanted.append(self._prepare(again, None, options))
+                wanted.append((run.life, self._prepare(again, None, options)))
             if wanted:
-                async with queue.committing(*(job for each in wanted for job in each.jobs)) as tx:
-                    for each in wanted:
-                        each.apply(tx)
+                jobs = [job for _, each in wanted for job in each.jobs]
+                async with queue.committing(*jobs) as tx:
+                    for life, each in wanted:
+                        known = runs.by_id(each.run_id)
+                        if known is not None and known.life == life:  # nobody else did it
+                            each.apply(tx)
             await asyncio.sleep(0)
 
     # -- looking ----------------------------------------------------------------------------
