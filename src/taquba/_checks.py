@@ -15,6 +15,7 @@ __all__ = [
     "as_datetime",
     "blob",
     "error_text",
+    "flag",
     "identifier",
     "is_async",
     "moment",
@@ -63,9 +64,15 @@ def identifier(value: object, *, name: str, error: type[InvalidArgument], limit:
     return value
 
 
+def flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(f"{name} must be True or False", value)
+    return value
+
+
 def whole(value: object, name: str, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidType(f"{name} must be a whole number, not {value!r}")
+        raise InvalidType(f"{name} must be a whole number, not {shown(value)}")
     if not least <= value <= most:
         raise InvalidArgument(f"{name} is {value}: it goes from {least} to {most}")
     return value

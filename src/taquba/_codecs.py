@@ -97,6 +97,11 @@ EXACT: ConfigDict = {
 """So that all bytes and floats come back; models say by themselves what they do."""
 
 
+def _name_of(type: Any) -> str:
+    name = getattr(type, "__name__", None)
+    return name if isinstance(name, str) else shown(type)
+
+
 def typed_codec(type: Any, name: str, *, revalidate: bool = False) -> TypedCodec:
     """How values of this type are stored as JSON.
 
@@ -126,12 +131,14 @@ def typed_codec(type: Any, name: str, *, revalidate: bool = False) -> TypedCodec
             adapter.validate_json(b"")  # types that are still unknown show up only now
         return TypedCodec(adapter, name)
     except (PydanticUserError, NameError) as error:
-        raise InvalidType(f"type {type!r} is nothing that pydantic can handle: {error}") from error
+        raise InvalidType(
+            f"type {shown(type)} is nothing that pydantic can handle: {error!s:.1000}"
+        ) from error
 
 
 @lru_cache(512)
 def _typed_codec(type: Any) -> TypedCodec:
-    return typed_codec(type, getattr(type, "__name__", repr(type)))
+    return typed_codec(type, _name_of(type))
 
 
 def codec_for(type: Any) -> Codec:
@@ -142,18 +149,20 @@ def codec_for(type: Any) -> Codec:
     """
     if type is None:
         return _PLAIN
+    if isinstance(type, str):  # nobody could say in which module it is a name
+        raise InvalidType(f"type {shown(type)} is a str: give the type itself")
     try:
         return _typed_codec(type)
     except TypeError as error:
         if isinstance(error, InvalidType):
             raise
-        raise InvalidType(f"type {type!r} is not a type: {error}") from error
+        raise InvalidType(f"type {shown(type)} is not a type: {error!s:.1000}") from error
 
 
 def _pack(value: Any, name: str) -> bytes:
     try:
         return pack(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, BufferError) as error:
         raise SerializationError(
             f"{name} {shown(value)} cannot be encoded: {error}. Use None, bool, int, float, str, "
             "bytes, list and dict, or say its type, as in memoized(key, fn, type=…)"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
+from taquba._checks import shown
 from taquba.errors import InvalidArgument, InvalidType
 
 __all__ = ["Clock", "Duration", "ManualClock", "SystemClock", "seconds", "wait_for_event"]
@@ -44,9 +45,9 @@ def seconds(duration: Duration, *, name: str) -> float:
         except OverflowError:  # a huge whole number
             value = float("inf") if duration > 0 else float("-inf")
     else:
-        raise InvalidType(f"{name} is {duration!r}: give seconds or a datetime.timedelta")
+        raise InvalidType(f"{name} is {shown(duration)}: give seconds or a datetime.timedelta")
     if not value >= 0:
-        raise InvalidArgument(f"{name} is {duration!r}: a duration cannot be negative")
+        raise InvalidArgument(f"{name} is {shown(duration)}: a duration cannot be negative")
     return value
 
 

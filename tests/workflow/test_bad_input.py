@@ -17,11 +17,12 @@ from taquba.errors import (
     InvalidQueueName,
     InvalidRunId,
     InvalidType,
+    SerializationError,
     TaqubaError,
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
-from taquba.workflow import Outcome, Step, Succeed, WorkflowRuntime
+from taquba.workflow import Outcome, Step, Succeed, Workflow, WorkflowRuntime
 
 from .harness import bed
 
@@ -85,6 +86,8 @@ CALLS: dict[str, tuple[Call, type[TaqubaError], str]] = {
         InvalidType,
         "run_at",
     ),
+    "once int": (lambda r: r.submit(b"", run_id="r", once=1), InvalidType, "once"),  # type: ignore[arg-type]
+    "once str": (lambda r: r.submit(b"", once="no"), InvalidType, "once"),  # type: ignore[arg-type]
     "effects dict": (lambda r: r.submit(b"", effects={}), InvalidType, "effects"),  # type: ignore[arg-type]
     "effects class": (lambda r: r.submit(b"", effects=Effects), InvalidType, "effects"),  # type: ignore[arg-type]
     "status int": (lambda r: r.status(7), InvalidType, "run id"),  # type: ignore[arg-type]
@@ -159,6 +162,13 @@ MAKING: dict[str, tuple[dict[str, Any], type[TaqubaError], str]] = {
     "name long": ({"queue_name": "é" * 128}, InvalidQueueName, "256 bytes"),
     "name int": ({"queue_name": 5}, InvalidType, "queue name"),
     "name surrogate": ({"queue_name": "\ud800"}, InvalidArgument, "queue name"),
+    "name dict": ({"queue_name": {"a": 1}}, InvalidType, "queue name"),
+    "name empty dict": ({"queue_name": {}}, InvalidType, "queue name"),
+    "name list": ({"queue_name": ["a"]}, InvalidType, "queue name"),
+    "workflows None": ({"workflows": None}, InvalidType, "workflows"),
+    "workflows bytes": ({"workflows": b""}, InvalidType, "workflows"),
+    "accepts None": ({"workflows": [Workflow("w", done, accepts=None)]}, InvalidType, "accepts"),  # type: ignore[arg-type]
+    "accepts dict": ({"workflows": [Workflow("w", done, accepts={})]}, InvalidType, "accepts"),  # type: ignore[arg-type]
     "drain negative": ({"drain_timeout": -1}, InvalidArgument, "drain_timeout"),
     "drain str": ({"drain_timeout": "5"}, InvalidType, "drain_timeout"),
 }
@@ -171,6 +181,63 @@ async def test_a_runtime_with_bad_options(name: str) -> None:
     async with Queue.open(MemoryStore(), clock=ManualClock()) as queue:
         with pytest.raises(error, match=message):
             WorkflowRuntime(queue, done, **options)
+
+
+class Unshowable:
+    """What cannot be shown in an error."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+ODD: dict[str, Callable[[Queue, WorkflowRuntime, Any], Any]] = {
+    "run_id": lambda q, r, odd: r.submit(b"", run_id=odd),
+    "headers": lambda q, r, odd: r.submit(b"", headers=odd),
+    "priority": lambda q, r, odd: r.submit(b"", priority=odd),
+    "max_attempts": lambda q, r, odd: r.submit(b"", max_attempts=odd),
+    "run_at": lambda q, r, odd: r.submit(b"", run_at=odd),
+    "once": lambda q, r, odd: r.submit(b"", once=odd),
+    "workflow": lambda q, r, odd: r.submit(b"", workflow=odd),
+    "timeout": lambda q, r, odd: r.wait("r", timeout=odd),
+    "state": lambda q, r, odd: r.runs(odd),
+    "limit": lambda q, r, odd: r.runs(limit=odd),
+    "after": lambda q, r, odd: r.runs(after=odd),
+    "key": lambda q, r, odd: r.signal(odd),
+    "mode": lambda q, r, odd: r.signal("k", mode=odd),
+    "runner": lambda q, r, odd: WorkflowRuntime(q, odd),
+    "concurrency": lambda q, r, odd: WorkflowRuntime(q, concurrency=odd),
+    "retention": lambda q, r, odd: WorkflowRuntime(q, retention=odd),
+    "step_timeout": lambda q, r, odd: WorkflowRuntime(q, step_timeout=odd),
+    "on_cancel": lambda q, r, odd: WorkflowRuntime(q, on_cancel=odd),
+    "detached headers": lambda q, r, odd: Step.detached(headers=odd),
+    "number": lambda q, r, odd: Step.detached(number=odd),
+    "lease": lambda q, r, odd: Step.detached().lease.ensure_at_least(odd),
+    "memo type": lambda q, r, odd: Step.detached().memo.memoized("k", lambda: 1, odd),
+    "memo type as str": lambda q, r, odd: Step.detached().memo.memoized("k", int, "\0"),  # type: ignore[call-overload]
+}
+
+
+@pytest.mark.parametrize("odd", [Unshowable(), {"a": "b" * 1_000_000}, 5.5j], ids=type)
+@pytest.mark.parametrize("name", ODD)
+async def test_what_is_odd_is_named_in_short(name: str, odd: Any) -> None:
+    if name == "headers" and isinstance(odd, dict):
+        pytest.skip("these are headers, too large ones")
+    if name == "memo type" and isinstance(odd, Unshowable):
+        pytest.skip("pydantic shows it")
+    async with Queue.open(MemoryStore(), clock=ManualClock()) as queue:
+        async with WorkflowRuntime(queue) as runtime:
+            await runtime.submit(b"", run_id="r")
+            with pytest.raises(InvalidArgument) as caught:
+                result = ODD[name](queue, runtime, odd)
+                if isinstance(result, Coroutine):
+                    await result
+            assert len(str(caught.value)) < 1500
+
+
+async def test_content_that_is_in_pieces() -> None:
+    pieces: Any = memoryview(b"abcdef")[::2]
+    with pytest.raises(SerializationError, match="content"):
+        await Step.detached().memo.memoized_by_content(pieces, lambda: 1)
 
 
 @pytest.mark.parametrize("name", ["x", "é" * 127, "a/b c:d", "x" * 255])

@@ -16,7 +16,7 @@ from taquba.queue._core import logger
 if TYPE_CHECKING:
     from taquba.clock import Duration
 
-__all__ = ["GONE", "OVERDUE", "TIMED_OUT", "Failure", "failure_of"]
+__all__ = ["GONE", "OVERDUE", "TIMED_OUT", "Failure", "failure_of", "short_text"]
 
 OVERDUE = "lease expired"
 """Text of the error of an attempt whose lease expired."""
@@ -65,7 +65,7 @@ def failure_of(
         raise wrong_type("error must be an exception or a str", error)
     if isinstance(error, TransientError) and retry_after is None and retry_at is None:
         retry_after, retry_at = _wished(error)
-    text = _cut_end(error_text(error), MAX_ERROR_LENGTH)
+    text = short_text(error)
     kind = trace = None
     if isinstance(error, BaseException):
         kind = _storable(_name(type(error)))
@@ -101,10 +101,11 @@ def _storable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def _cut_end(text: str, longest: int) -> str:
-    if len(text) <= longest:
-        return text
-    return f"{text[:longest]}… ({len(text) - longest:,} characters more)"
+def short_text(error: BaseException | str) -> str:
+    """What is kept of an error's text: all of it, unless it is very long."""
+    text = error_text(error)
+    more = len(text) - MAX_ERROR_LENGTH
+    return text if more <= 0 else f"{text[:MAX_ERROR_LENGTH]}… ({more:,} characters more)"
 
 
 def _cut_start(text: str, longest: int) -> str:

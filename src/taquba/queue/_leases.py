@@ -83,6 +83,7 @@ class Lease:
         "live",
         "queue_number",
         "registry",
+        "returned",
         "run_at",
         "seq",
         "timed_out",
@@ -104,6 +105,8 @@ class Lease:
         """Who works on the job, while it does."""
         self.interruptible = False
         """Whether the holder is to be interrupted when cancellation is asked for."""
+        self.returned = False
+        """Whether the work has ended, and only its settlement is to come."""
         self.kept = False
         """Whether it lasts until its holder has ended (or `deadline`), without being renewed."""
         self.deadline = _NEVER

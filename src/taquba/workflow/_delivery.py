@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from taquba._checks import blob, error_text, shown
+from taquba._checks import blob, shown
 from taquba.clock import seconds
 from taquba.errors import (
     DuplicateJobId,
@@ -24,6 +24,7 @@ from taquba.errors import (
 )
 from taquba.logs import about
 from taquba.queue import MAX_PAYLOAD_SIZE, Claim, Effects, FailedSettlement, Settlement, failure_of
+from taquba.queue._failure import short_text
 from taquba.workflow._headers import HEADER_GROUP, HEADER_RUN_ID, life_of
 from taquba.workflow._large import store_large
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
@@ -115,6 +116,7 @@ class Delivery:
                 result = await running
             finally:
                 claim._lease.interruptible = False
+                claim._lease.returned = True
                 effects = step._effects
                 if effects is None:
                     step._effects = _NO_EFFECTS
@@ -367,7 +369,8 @@ class Delivery:
         if claim._lease.is_cancelled:
             return self._cancelled(claim, life, number)
         kind = ErrorKind.PERMANENT if isinstance(error, PERMANENT) else ErrorKind.TRANSIENT
-        text = error_text(error)
+        failure = failure_of(error)
+        text = failure.text
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
         if self._queue.failure is None:
             logger.warning(
@@ -381,7 +384,6 @@ class Delivery:
                 exc_info=error if kind is ErrorKind.TRANSIENT else None,
                 extra=about(claim.job),
             )
-        failure = failure_of(error)
         if not final:
 
             def retry(tx: QueueTransaction) -> None:
@@ -427,4 +429,4 @@ def _with(effects: Effects | None, job: NewJob) -> Effects:
 def _reason(reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidType(f"a reason must be a str, not {shown(reason)}")
-    return error_text(reason)
+    return short_text(reason)

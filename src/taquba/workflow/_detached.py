@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from taquba._checks import blob, whole
-from taquba.errors import InvalidArgument, ReservedName
+from taquba._checks import blob, shown, whole
+from taquba.errors import InvalidArgument, InvalidType, ReservedName
 from taquba.queue import KeyValueReader
 from taquba.queue._detached import detached_claim
 from taquba.workflow._headers import RESERVED_HEADER_PREFIX
@@ -131,6 +131,9 @@ def detached_step(
         queue = queue_of(queue, *check_workflow(workflow, revision))
     elif revision is not None:
         raise InvalidArgument("a revision belongs to a workflow: pass workflow=… too")
+    given: object = headers
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidType(f"headers must be a mapping of str to str, not {shown(given)}")
     for header in headers or ():
         if isinstance(header, str) and header.startswith(RESERVED_HEADER_PREFIX):
             raise ReservedName(

@@ -6,7 +6,6 @@ import inspect
 import logging
 from typing import TYPE_CHECKING
 
-from taquba._checks import error_text
 from taquba.errors import InvalidType
 from taquba.logs import about
 from taquba.queue import Claim, FailedSettlement, Settlement, failure_of
@@ -64,6 +63,7 @@ class HookDelivery:
     def failed(self, claim: Claim, error: BaseException) -> Settlement:
         """Settle a delivery that failed, or whose settlement was refused."""
         permanent = isinstance(error, PERMANENT)
+        failure = failure_of(error)
         final = permanent or claim.job.is_last_attempt
         if self._queue.failure is None:
             logger.warning(
@@ -71,11 +71,10 @@ class HookDelivery:
                 claim.job.attempts,
                 claim.job.max_attempts,
                 ", and its notification is dead" if final else "",
-                error_text(error),
+                failure.text,
                 exc_info=None if permanent else error,
                 extra=about(claim.job),
             )
-        failure = failure_of(error)
         if permanent:
             return FailedSettlement(lambda tx: tx.dead_letter(claim, failure), error)
         return FailedSettlement(lambda tx: tx.nack(claim, failure), error)

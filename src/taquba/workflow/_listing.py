@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from taquba._checks import as_datetime, moment, wrong_type
+from taquba._checks import as_datetime, moment, shown, wrong_type
 from taquba._msgpack import unpack
 from taquba.errors import InvalidArgument, InvalidType
 from taquba.queue import _validate
@@ -64,7 +64,7 @@ class RunFilter:
     def __post_init__(self) -> None:
         if self.state is not None and not isinstance(self.state, (RunState, TerminalStatus)):
             raise InvalidType(
-                f"state is {self.state!r}: give a RunState, a TerminalStatus, or None for any"
+                f"state is {shown(self.state)}: give a RunState, a TerminalStatus, or None for any"
             )
         _validate.headers(self.headers)
         for name in ("workflow", "revision", "error", "error_type"):
@@ -274,18 +274,18 @@ def _bounds(wanted: RunFilter) -> tuple[int, int]:
 def _parse(after: object, wanted: RunFilter) -> tuple[int, int]:
     """The place that a cursor says."""
     if not isinstance(after, str):
-        raise InvalidType(f"after is {after!r}: give the `next` of a page")
+        raise InvalidType(f"after is {shown(after)}: give the `next` of a page")
     try:
         order, key, life = after.split(".")
         place = int(key), int(life)
         if max(abs(place[0]), abs(place[1])) > _AFTER_ALL:
             raise ValueError
     except ValueError:
-        raise InvalidArgument(f"after is {after!r}: give the `next` of a page") from None
+        raise InvalidArgument(f"after is {shown(after)}: give the `next` of a page") from None
     if order != wanted.order:
         raise InvalidArgument(
-            f"after is {after!r}, which is of a list in another order: give the `next` of a page "
-            "with the same filters"
+            f"after is {shown(after)}, which is of a list in another order: give the `next` of a "
+            "page with the same filters"
         )
     return place
 

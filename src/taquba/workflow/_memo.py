@@ -157,7 +157,7 @@ class Memo:
         await tx.durable()
 
     def _check_live(self, key: str) -> None:
-        if not self._claim.is_live:
+        if not self._claim.is_live or self._claim._lease.returned:
             raise ClaimLost(
                 f"memo {key!r} was not stored: this delivery of the step has ended. If its lease "
                 "expired, extend it in long steps with step.lease.ensure_at_least(…); if the step "

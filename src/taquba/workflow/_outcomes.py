@@ -45,7 +45,7 @@ class Fail:
     """End the run; it failed, and trying again would not help.
 
     Attributes:
-        reason: Why, for people.
+        reason: Why, for people; of more than 8,192 characters, the first are kept.
     """
 
     reason: str
@@ -56,7 +56,7 @@ class Cancel:
     """End the run; it is not wanted any more.
 
     Attributes:
-        reason: Why, for people.
+        reason: Why, for people; of more than 8,192 characters, the first are kept.
     """
 
     reason: str

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
-from taquba._checks import is_async, shown
+from taquba._checks import blob, is_async, shown
 from taquba.errors import InvalidType
+from taquba.queue import MAX_PAYLOAD_SIZE
 from taquba.workflow._memo import MEMO_INLINE_LIMIT
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
 from taquba.workflow._step import BlockingStep, Step
@@ -52,7 +54,7 @@ def adapt(
         runner.close()
     if not callable(target) or inspect.isclass(runner):
         raise InvalidType(
-            f"runner is {runner!r}: give an async function that takes a Step, a function that "
+            f"runner is {shown(runner)}: give an async function that takes a Step, a function that "
             "takes a BlockingStep, or an object with a method run_step (an instance, not a class)"
         )
     _takes_a_step(target)
@@ -100,13 +102,25 @@ def _takes_a_step(target: Callable[..., Any]) -> None:
         ) from None
 
 
+def _blob(value: object, name: str) -> bytes:
+    return blob(value, name=name, limit=MAX_PAYLOAD_SIZE)
+
+
 def check_outcome(outcome: object, run_id: str, number: int) -> Outcome:
-    """The outcome, if it is one.
+    """The outcome, if it is one, with what it carries as bytes.
 
     Raises:
         InvalidType: It is something else; the message guesses what went wrong.
     """
-    if isinstance(outcome, (Continue, Succeed, Fail, Cancel)):
+    if isinstance(outcome, Continue):
+        if type(outcome.payload) is bytes:
+            return outcome
+        return replace(outcome, payload=_blob(outcome.payload, "the payload of Continue"))
+    if isinstance(outcome, Succeed):
+        if outcome.result is None or type(outcome.result) is bytes:
+            return outcome
+        return replace(outcome, result=_blob(outcome.result, "the result of Succeed"))
+    if isinstance(outcome, (Fail, Cancel)):
         return outcome
     if inspect.iscoroutine(outcome):
         outcome.close()

@@ -45,7 +45,7 @@ from taquba.workflow._submitting import (
     checked_submissions,
     new_submission,
 )
-from taquba.workflow._workflows import Registry, Workflow, WorkflowBacklog
+from taquba.workflow._workflows import Registry, Workflow, WorkflowBacklog, check_base
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -150,7 +150,8 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
                 f"queue must be an open Queue, not {type(queue).__name__}: "
                 "use 'async with Queue.open(…) as queue:'"
             )
-        queue.engine(queue_name, _no_handler)  # checks the name
+        check_base(queue_name)
+        queue.engine(queue_name, _no_handler)  # checks the rest of the name
         self._queue = self._reader = queue
         self._queue_name = queue_name
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)

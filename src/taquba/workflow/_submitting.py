@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Self, cast, final
 
-from taquba._checks import blob, identifier, wrong_type
+from taquba._checks import blob, flag, identifier, shown, wrong_type
 from taquba._msgpack import pack
 from taquba.clock import SystemClock
 from taquba.errors import (
@@ -294,9 +294,10 @@ def new_submission(
 ) -> Submission:
     """Check every argument of a submission; without a table of runs it cannot be committed."""
     data = blob(input, name="input", limit=MAX_PAYLOAD_SIZE)
+    flag(once, "once")
     name = _new_run_id(runs) if run_id is None else check_run_id(run_id)
     if headers is not None and not isinstance(headers, Mapping):
-        raise InvalidType(f"headers must be a mapping of str to str, not {headers!r:.200}")
+        raise InvalidType(f"headers must be a mapping of str to str, not {shown(headers)}")
     for header in headers or ():
         if isinstance(header, str) and header.startswith(RESERVED_HEADER_PREFIX):
             raise ReservedName(

@@ -24,6 +24,7 @@ __all__ = [
     "Registry",
     "Workflow",
     "WorkflowBacklog",
+    "check_base",
     "choose",
 ]
 
@@ -72,8 +73,10 @@ class WorkflowBacklog:
     """Whether a runtime of this process runs them. The others wait until one does."""
 
 
-def check_base(queue_name: str) -> None:
+def check_base(queue_name: object) -> None:
     """Refuse a runtime's queue name that could be the queue of a workflow."""
+    if not isinstance(queue_name, str):
+        raise wrong_type("a queue name must be a str", queue_name)
     if SEPARATOR in queue_name:
         raise InvalidArgument(
             f"queue_name is {queue_name!r}: it must not contain {SEPARATOR!r}, which separates it "
@@ -122,7 +125,6 @@ class Registry:
         def adapted(runner: Runner) -> CallRunner:
             return adapt(runner, concurrency=concurrency, memo_inline_limit=memo_inline_limit)
 
-        check_base(base)
         self._base = base
         self.calls: dict[str, CallRunner] = {}
         """By queue: what runs its steps."""
@@ -135,7 +137,8 @@ class Registry:
         )
         if runner is not None:
             self._add(base, adapted(runner), 1)
-        if isinstance(workflows, (str, Workflow, Mapping)):
+        wanted: object = workflows
+        if isinstance(wanted, (str, bytes, Workflow, Mapping)) or not isinstance(wanted, Iterable):
             raise InvalidType("workflows must be a list of Workflow(name, runner, …)")
         for each in workflows:
             if not isinstance(each, Workflow):
@@ -145,7 +148,8 @@ class Registry:
             call = adapted(each.runner)
             self.newest[name] = revision
             self._add(queue_of(base, name, revision), call, weight)
-            if isinstance(each.accepts, str):
+            accepts: object = each.accepts
+            if isinstance(accepts, (str, bytes, Mapping)) or not isinstance(accepts, Iterable):
                 raise InvalidType(f"accepts of workflow {name!r} must be a list of str")
             for accepted in each.accepts:
                 self._add(queue_of(base, *_accepted(accepted)), call, weight)
