@@ -150,7 +150,6 @@ class DocumentPipeline:
         self.display.stage_begun(step.run_id, split.document.name, 1, STAGES[1], total)
         analyses: list[Analysis] = []
         for number, section in enumerate(split.sections, start=1):
-            step.lease.ensure_at_least(self.delay)
             call = partial(self.expensive_call, step.run_id, number, section)
             analyses.append(await step.memo.memoized(f"section {number}", call, type=Analysis))
             self.display.section_kept(step.run_id, number)

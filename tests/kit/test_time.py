@@ -384,7 +384,8 @@ async def test_a_step_that_never_ends_loses_its_lease() -> None:
         return Succeed()
 
     steps = Steps(hangs, Succeed())
-    async with steps.sandbox(config=QueueConfig(lease=30, backoff_base=0)) as sandbox:
+    config = QueueConfig(lease=30, backoff_base=0)
+    async with steps.sandbox(config=config, runtime_options={"renew": None}) as sandbox:
         await sandbox.runtime.submit(b"", run_id="r")
         await sandbox.advance(29)
         assert len(steps.seen) == 1

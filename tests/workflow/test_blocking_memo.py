@@ -191,7 +191,7 @@ async def test_a_thread_whose_step_was_cancelled() -> None:
         over.set()
         return Succeed(b"late")
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         await asyncio.to_thread(entered.wait, 20)
         await t.clock.advance(31)

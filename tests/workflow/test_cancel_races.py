@@ -199,15 +199,20 @@ async def test_between_a_failed_attempt_and_its_retry() -> None:
         assert run.calls == 1
 
 
+@pytest.mark.parametrize(("renew", "left"), [("auto", 30), (None, 20)])
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_before_the_lease_expires(attempts: int) -> None:
-    """CAN-25, CAN-26: the end of the lease ends the run, with no dead job and no further call."""
-    async with running(config=QueueConfig(max_attempts=attempts, lease=30, jitter=False)) as run:
+async def test_before_the_lease_expires(attempts: int, renew: str | None, left: float) -> None:
+    """CAN-25, CAN-26: the end of the lease ends the run, with no dead job and no further call.
+
+    The lease of a step that is held begins when its run is cancelled.
+    """
+    config = QueueConfig(max_attempts=attempts, lease=30, jitter=False)
+    async with running(config=config, renew=renew) as run:
         t = run.t
         await t.clock.advance(10)
         assert await t.runtime.cancel("r") is True
         waiting = asyncio.ensure_future(t.runtime.wait("r"))
-        await t.clock.advance(19.9)
+        await t.clock.advance(left - 0.1)
         assert await state(t) is RunState.CANCELLING
         await t.clock.advance(0.1)
         await ended_cancelled(t)
@@ -231,7 +236,7 @@ async def test_after_the_lease_expired(attempts: int) -> None:
         return Succeed()
 
     config = QueueConfig(max_attempts=attempts, lease=30, jitter=False)
-    async with bed(runner, config=config) as t:
+    async with bed(runner, config=config, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.clock.advance(31)
         assert await state(t) is RunState.RUNNING

@@ -177,16 +177,18 @@ async def test_an_idle_runtime_writes_nothing() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_step_that_takes_long_writes_nothing() -> None:
+@pytest.mark.parametrize("renew", ["auto", None])
+async def test_a_step_that_takes_long_writes_nothing(renew: str | None) -> None:
     """Leases live in memory, so holding and extending one costs nothing."""
 
     async def runner(step: Step) -> Outcome:
         for _ in range(100):
-            step.lease.ensure_at_least(60)
+            if renew is None:
+                step.lease.ensure_at_least(60)
             await t.clock.sleep(60)
         return Succeed()
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=renew) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.clock.advance(60)
         before = t.store.writes

@@ -79,7 +79,13 @@ class World:
 
     def process(self, die_after: int | None = None) -> Process:
         return Process(
-            self.store, self, self.clock, die_after=die_after, terminal_hook=self, drain_timeout=0
+            self.store,
+            self,
+            self.clock,
+            die_after=die_after,
+            terminal_hook=self,
+            drain_timeout=0,
+            renew=None,
         )
 
     async def drive(self, process: Process) -> None:

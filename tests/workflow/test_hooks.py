@@ -304,7 +304,7 @@ async def test_a_notification_has_priority_and_limit_of_the_step_that_was_the_la
         raise PermanentError("so that its job is kept")
 
     config = QueueConfig(jitter=False, max_attempts=5)
-    async with bed(runner, terminal_hook=fails, config=config) as t:
+    async with bed(runner, terminal_hook=fails, config=config, renew=None) as t:
         inputs = (b"ok", b"two", b"fail", b"cancel", b"raise", b"hang")
         for each in inputs:
             await t.runtime.submit(each, run_id=each.decode(), priority=3, max_attempts=4)
@@ -413,7 +413,8 @@ async def test_a_step_that_dies_outside_a_worker() -> None:
     """HOOK-11, HOOK-14: by its lease; or with its job, whoever removed that."""
     told = Told()
     store, clock = MemoryStore(), ManualClock()
-    async with bed(runner, store=store, clock=clock, terminal_hook=told, drain_timeout=0) as t:
+    options: Any = {"terminal_hook": told, "drain_timeout": 0, "renew": None}
+    async with bed(runner, store=store, clock=clock, **options) as t:
         await ended(t, b"hang", max_attempts=1)
     async with bed(None, store=store, clock=clock) as t:
         gone = await t.runtime.submit(b"", run_id="gone", priority=3)

@@ -209,7 +209,7 @@ async def test_a_late_step_of_an_earlier_life() -> None:
         return Succeed(b"of the first")
 
     config = QueueConfig(max_attempts=1, lease=10, jitter=False)
-    async with bed(runner, config=config, cancel_grace=5) as t:
+    async with bed(runner, config=config, cancel_grace=5, renew=None) as t:
         await t.runtime.submit(b"one", run_id="r")
         await t.clock.advance(16)
         assert (await t.end("r")).termination.error == "lease expired"

@@ -695,13 +695,13 @@ async def test_a_memo_survives_retries_crashes_and_expiry() -> None:
                 pass
         return Succeed(value.encode())
 
-    process = Process(store, runner, clock)
+    process = Process(store, runner, clock, renew=None)
     assert await process.opened()
     await process.runtime.submit(b"", run_id="r", max_attempts=5)
     await clock.advance(50)
     assert stop.is_set()
     await process.kill()
-    async with bed(runner, store=store, clock=clock) as t:
+    async with bed(runner, store=store, clock=clock, renew=None) as t:
         assert (await t.end("r")).outcome.result == b"dear"
     assert seen == [(1, None), (2, "dear"), (3, "dear"), (4, "dear")]
     assert fn.calls == 1
@@ -729,7 +729,7 @@ async def test_memos_go_when_the_run_ends(ends: Any) -> None:
             raise ends
         return ends  # pyright: ignore[reportReturnType]
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         for _ in range(2):
             await t.runtime.submit(b"", run_id="r", max_attempts=1)
             await t.runtime.submit(b"", run_id="r2", run_at=datetime(2027, 1, 1, tzinfo=UTC))
@@ -783,7 +783,7 @@ async def test_a_delivery_that_lost_its_lease_writes_no_memo() -> None:
         assert await step.memo.get("k") is None
         return Succeed(b"in time")
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.clock.advance(31)
         assert [type(x) for x in late[:3]] == [ClaimLost] * 3
@@ -830,7 +830,7 @@ async def test_a_value_computed_while_the_lease_expires_is_not_stored() -> None:
 
         return Succeed(b"%d" % await step.memo.memoized("k", slow))
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         assert (await t.end("r")).outcome.result == b"1"
     assert fn.calls == 2

@@ -494,7 +494,7 @@ async def test_a_lease_that_expires_while_an_object_is_written() -> None:
 
     go = asyncio.Event()
     late: list[asyncio.Task[None]] = []
-    async with counting_bed(runner) as (t, store):
+    async with counting_bed(runner, renew=None) as (t, store):
         store.before_put = wait
         await t.runtime.submit(b"", run_id="r")
         assert (await t.end("r")).outcome.result is None

@@ -73,7 +73,7 @@ class Runs(RuleBasedStateMachine):
 
     async def _open(self) -> None:
         self.process = Process(
-            self.store, self.run_step, self.clock, config=CONFIG, drain_timeout=0
+            self.store, self.run_step, self.clock, config=CONFIG, drain_timeout=0, renew=None
         )
         assert await self.process.opened()
         await settle(self.clock)

@@ -414,7 +414,7 @@ async def test_a_late_end_of_an_earlier_delivery() -> None:
         return Succeed(step.signal)
 
     cancelled = asyncio.Event()
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await start(t, "r")
         await t.clock.advance(3600)
         assert cancelled.is_set()

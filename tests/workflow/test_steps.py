@@ -19,6 +19,7 @@ from taquba.errors import (
     SerializationError,
     ValueTooLarge,
 )
+from taquba.testing import Sandbox
 from taquba.workflow import (
     Cancel,
     Continue,
@@ -415,7 +416,7 @@ async def test_a_step_that_outlives_its_lease_is_run_again() -> None:
                 raise
         return Continue(b"%d" % step.attempt) if step.number == 0 else Succeed(step.payload)
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r", max_attempts=2)
         await t.clock.advance(29)
         assert attempts == [1]
@@ -445,7 +446,7 @@ async def test_a_late_outcome_is_refused(caplog: pytest.LogCaptureFixture) -> No
         await go.wait()
         return Succeed(b"in time")
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         await t.clock.advance(31)
         status = await t.runtime.status("r")
@@ -454,6 +455,60 @@ async def test_a_late_outcome_is_refused(caplog: pytest.LogCaptureFixture) -> No
         end = await t.end("r")
         assert end.outcome.result == b"in time"
         assert await t.queue.kv.get("k") is None
+
+
+async def test_a_step_is_held_as_long_as_it_runs() -> None:
+    """The default: nothing needs to be extended, and the lease of the queue does not matter."""
+    attempts: list[int] = []
+
+    async def runner(step: Step) -> Outcome:
+        attempts.append(step.attempt)
+        assert step.lease.remaining == float("inf")
+        step.lease.ensure_at_least(1)
+        await t.clock.sleep(7200)
+        await step.memo.put("k", b"v")
+        return Succeed(b"slow")
+
+    async with bed(runner, config=QueueConfig(lease=1, jitter=False)) as t:
+        await t.runtime.submit(b"", run_id="r", max_attempts=1)
+        assert (await t.end("r", within=7200)).outcome.result == b"slow"
+    assert attempts == [1]
+
+
+async def test_a_step_that_hangs_is_held_no_longer_than_the_step_timeout() -> None:
+    attempts: list[tuple[int, float]] = []
+
+    async def runner(step: Step) -> Outcome:
+        attempts.append((step.attempt, t.clock.monotonic()))
+        if step.attempt == 1:
+            await asyncio.Event().wait()
+        return Succeed()
+
+    config = QueueConfig(backoff_base=0, jitter=False)
+    async with bed(runner, step_timeout=100, config=config) as t:
+        await t.runtime.submit(b"", run_id="r")
+        assert (await t.end("r")).termination.status is TerminalStatus.SUCCEEDED
+    assert attempts == [(1, 0), (2, 100)]
+
+
+async def test_a_held_step_of_a_process_that_died_is_run_by_the_next_one() -> None:
+    """No lease has to end for that: whoever opens the store gives back what was held."""
+    attempts: list[int] = []
+
+    async def runner(step: Step) -> Outcome:
+        attempts.append(step.attempt)
+        if step.attempt == 1:
+            await asyncio.Event().wait()
+        return Succeed(b"in the next")
+
+    async with Sandbox(runner) as sandbox:
+        await sandbox.runtime.submit(b"", run_id="r")
+        await sandbox.advance(7200)
+        assert attempts == [1]
+        await sandbox.crash()
+        await sandbox.reopen()
+        assert (await sandbox.wait("r")).outcome.result == b"in the next"
+    assert attempts == [1, 2]
 
 
 async def test_extending_a_lease() -> None:
@@ -471,7 +526,7 @@ async def test_extending_a_lease() -> None:
         await t.clock.sleep(600)
         return Succeed(b"slow")
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         assert (await t.end("r")).outcome.result == b"slow"
     assert calls == 1
@@ -499,7 +554,7 @@ async def test_a_step_whose_lease_expires_on_its_last_attempt() -> None:
         await asyncio.Event().wait()
         return Succeed()
 
-    async with bed(runner, drain_timeout=0) as t:
+    async with bed(runner, drain_timeout=0, renew=None) as t:
         await t.runtime.submit(b"", run_id="r", max_attempts=1)
         end = await t.end("r")
         assert end.termination.status is TerminalStatus.FAILED
@@ -652,7 +707,7 @@ async def test_effects_are_sealed_when_the_step_returns(staged_before: bool, end
             raise ends
         return ends  # pyright: ignore[reportReturnType]
 
-    async with bed(runner) as t:
+    async with bed(runner, renew=None) as t:
         await t.runtime.submit(b"", run_id="r", max_attempts=1)
         await t.clock.advance(31 if ends == "lost" else 0)
         with pytest.raises(EffectsSealed):

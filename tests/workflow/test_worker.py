@@ -177,7 +177,7 @@ async def test_leaving_one_of_two_runtimes_keeps_the_other_informed() -> None:
         await asyncio.Event().wait()
         return Succeed()
 
-    async with bed(hangs) as t:
+    async with bed(hangs, renew=None) as t:
         async with WorkflowRuntime(t.queue, None):
             pass
         await t.runtime.submit(b"", run_id="r", max_attempts=1)
@@ -574,7 +574,7 @@ async def test_a_runner_that_swallows_its_cancellation_does_not_harm_the_next() 
             group.create_task(asyncio.sleep(0))
         return Succeed(b"ok")
 
-    async with bed(runner, concurrency=1) as t:
+    async with bed(runner, concurrency=1, renew=None) as t:
         await t.runtime.submit(b"", run_id="stubborn")
         for number in range(3):
             await t.runtime.submit(b"", run_id=f"next{number}")
@@ -677,7 +677,7 @@ async def test_a_thread_outlives_its_lease() -> None:
             return Succeed(b"late")
         return Succeed(b"in time")
 
-    async with bed(runner, concurrency=2) as t:
+    async with bed(runner, concurrency=2, renew=None) as t:
         await t.runtime.submit(b"", run_id="r")
         await asyncio.to_thread(entered.wait, 20)
         await t.clock.advance(31)
@@ -699,7 +699,7 @@ async def test_the_queue_s_configuration_holds_for_steps() -> None:
     gate, clock = GateStore(MemoryStore()), ManualClock()
     config = QueueConfig(max_attempts=2, lease=7, backoff_base=20, jitter=False)
     async with Queue.open(gate, clock=clock, queues={"mine": config}) as queue:
-        async with WorkflowRuntime(queue, runner, queue_name="mine") as runtime:
+        async with WorkflowRuntime(queue, runner, queue_name="mine", renew=None) as runtime:
             from .harness import Bed
 
             t = Bed(queue, runtime, clock, gate)

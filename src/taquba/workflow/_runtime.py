@@ -97,7 +97,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         retention: Duration | None = None,
         on_cancel: Literal["cooperate", "interrupt"] = "cooperate",
         cancel_grace: Duration = 30,
-        renew: Literal["auto"] | None = None,
+        renew: Literal["auto"] | None = "auto",
         step_timeout: Duration | None = None,
         keep_history: bool = False,
     ) -> None:
@@ -137,7 +137,8 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
                 lease of its queue's configuration, 30 s by default, unless it asks for more with
                 `Step.lease`; then it is cancelled, and run again.
             step_timeout: How long a step may run, whatever its lease: one that takes longer is
-                cancelled, and has failed an attempt. None: no such limit.
+                cancelled, and has failed an attempt. None: no such limit; a step that hangs then
+                hangs until its run is cancelled, or the process ends.
             keep_history: Every attempt of every step is noted as it ends, to be read with
                 `timeline`, and goes when its run is forgotten. Of one run the last 1,000 are
                 kept. Every process that has runs of this queue name should do so, or none.

@@ -36,6 +36,8 @@ class StepLease:
     def ensure_at_least(self, remaining: Duration) -> None:
         """Extend the lease, if it would end sooner than this (plus 5 s to settle) from now.
 
+        Needed only in runtimes with ``renew=None``. Never longer than `step_timeout`.
+
         Raises:
             ClaimLost: The lease has expired.
             CancelRequested: Cancellation was asked for.
@@ -44,7 +46,7 @@ class StepLease:
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left; negative when it is overdue."""
+        """Seconds that are left; infinite while the step is held, negative when it is overdue."""
         return self._claim._lease.remaining()
 
 
