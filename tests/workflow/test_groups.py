@@ -658,3 +658,108 @@ async def test_large_inputs_and_results() -> None:
         await t.settle()
         left = [info.key async for info in t.store.list("") if "payload" in info.key]
         assert left == []
+
+
+async def test_a_forgotten_group_and_the_next_one_share_nothing() -> None:
+    """GRP-19: whoever is still removing the one removes nothing of the other."""
+    async with bed(Runner()) as t:
+        group, table = t.runtime.group("g"), t.runtime._opened().groups
+        await group.submit(members("x", "y"))
+        await collect(t, group)
+        number = table.get("g").number
+        await group.forget()
+        await group.submit(members("z"))
+        assert table.remove_some(number)
+        assert [end.outcome.result for end in await collect(t, group)] == [b"Z"]
+
+
+async def test_a_member_of_a_forgotten_group_is_submitted_alone() -> None:
+    async with bed(Runner()) as t:
+        group, table = t.runtime.group("g"), t.runtime._opened().groups
+        await group.submit(members("x"))
+        await collect(t, group)
+        found = table.get("g")
+        with t.queue.transaction() as tx:
+            table.forget(tx, found)
+            run_id = member_run_id("g", "k0")
+            t.runtime.submission(b"other", run_id=run_id).apply(tx)
+        await t.settle()
+        assert (await t.end(run_id)).outcome.result == b"OTHER"
+        assert t.queue.peek("SELECT count(*) FROM groups") == [(0,)]
+
+
+async def test_a_stopped_group_that_goes_on_is_not_forgotten() -> None:
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g", retention=10)
+        wanted = members(*("x" for _ in range(200)), "hold")
+        breaks = asyncio.Event()
+
+        async def broken() -> AsyncIterator[GroupMember]:
+            for member in wanted[:200]:
+                yield member
+            await breaks.wait()
+            raise OSError("the list ends here")
+
+        submitting = asyncio.ensure_future(group.submit(broken()))
+        await t.settle()
+        await group.cancel()
+        breaks.set()
+        with pytest.raises(OSError, match="ends here"):
+            await submitting
+        status = await group.status()
+        assert (counts(status), status.is_finished) == ((200, 200, 0, 0), True)
+        await t.clock.advance(5)
+        await group.submit(wanted)
+        await t.clock.advance(60)
+        assert (await group.status()).pending == 1
+        runner.gate.set()
+        assert len(await collect(t, group)) == 201
+        await t.clock.advance(11)
+        with pytest.raises(GroupNotFound):
+            await group.status()
+
+
+async def test_the_end_of_a_group_is_signalled_once() -> None:
+    runner = Runner()
+    async with bed(runner) as t:
+        group = t.runtime.group("g", signal_when_finished="done")
+        stopped = asyncio.Event()
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for member in members(*("x" for _ in range(100))):
+                yield member
+            await stopped.wait()
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        await group.cancel()
+        assert await t.runtime.clear_signal("done") == 1
+        stopped.set()
+        await submitting
+        await t.settle()
+        assert await t.runtime.clear_signal("done") == 0
+
+
+async def test_a_group_that_is_resumed_is_not_cancelled_any_more() -> None:
+    runner = Runner()
+    async with bed(runner, concurrency=1) as t:
+        group, table = t.runtime.group("g"), t.runtime._opened().groups
+        await group.submit(members("hold", *(f"x{n}" for n in range(249))))
+        await t.settle()
+        find, looks = table.active_runs, 0
+
+        def active_runs(number: int, first: int, limit: int) -> tuple[list[str], int | None]:
+            nonlocal looks
+            looks += 1
+            found = find(number, first, limit)
+            with t.queue.transaction() as tx:
+                table.reopen(tx, table.get("g"))
+            return found
+
+        table.active_runs = active_runs  # type: ignore[method-assign]
+        assert await group.cancel() == 100
+        assert looks == 1
+        status = await group.status()
+        assert (status.pending, status.is_stopped) == (151, False)
+        runner.gate.set()

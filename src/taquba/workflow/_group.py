@@ -510,7 +510,7 @@ class RunGroup:
         try:
             async with queue.committing() as tx:
                 table.stop(tx, group, by_caller=True)
-            return await cancel_members(queue, self._runtime._opened(), group.number)
+            return await cancel_members(queue, self._runtime._opened(), group)
         except BaseException:
             table.to_stop.set()  # goes on in the background
             raise
@@ -556,13 +556,18 @@ class RunGroup:
         return f"<RunGroup {self.group_id!r}>"
 
 
-async def cancel_members(queue: Queue, runs: RunTable, number: int) -> int:
-    """Cancel the members of a group that has stopped, in slices; how many there were."""
+async def cancel_members(queue: Queue, runs: RunTable, group: Group) -> int:
+    """Cancel the members of a group that has stopped, in slices; how many there were.
+
+    It ends early if the group is submitted again, or resumed, meanwhile.
+    """
     count = 0
     first: int | None = 0
     while first is not None:
         await queue.ready()
-        active, first = runs.groups.active_runs(number, first, _CHUNK)
+        if group.group_id not in runs.groups.stopped:
+            break
+        active, first = runs.groups.active_runs(group.number, first, _CHUNK)
         if active:
             with queue.transaction() as tx:
                 count += sum(runs.cancel(tx, run_id) for run_id in active)

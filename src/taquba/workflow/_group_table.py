@@ -148,7 +148,12 @@ class GroupTable:
     """The groups of one queue name."""
 
     def __init__(
-        self, queue: Queue, name: str, signals: Signals, begin_upkeep: Callable[[], object]
+        self,
+        queue: Queue,
+        name: str,
+        signals: Signals,
+        take_number: Callable[[], int],
+        begin_upkeep: Callable[[], object],
     ) -> None:
         self._queue = queue
         self._name = name
@@ -161,6 +166,7 @@ class GroupTable:
         """Some of them have members that are to be cancelled."""
         self.to_forget = asyncio.Event()
         """Some of them may be to be removed."""
+        self._take_number = take_number
         self._begin_upkeep = begin_upkeep
         self._submitting: dict[str, int] = {}
         self._readers: dict[int, set[asyncio.Future[None]]] = {}
@@ -257,6 +263,7 @@ class GroupTable:
             self._submitting[group_id] = left
         else:
             del self._submitting[group_id]
+            self.to_forget.set()
             group = self.find(group_id)
             if group is not None:
                 self._tell(group.number)
@@ -270,9 +277,8 @@ class GroupTable:
             tx.execute(
                 "INSERT INTO groups (number, queue, group_id, created_at, total, sealed, succeeded,"
                 " failed, cancelled, ends, stopped, stop_after, signal_key, retention, options)"
-                " VALUES ((SELECT coalesce(max(number), 0) + 1 FROM groups), ?, ?, ?,"
-                " 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?)",
-                (self._name, group_id, tx.now_ms, *own, pack(options)),
+                " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?)",
+                (self._take_number(), self._name, group_id, tx.now_ms, *own, pack(options)),
             )
             tx.after_commit(lambda: self._opened(group_id))
         elif not group.sealed:
@@ -331,7 +337,8 @@ class GroupTable:
         for position, member in enumerate(fresh, begin):
             self._insert(tx, group, position, member)
         tx.execute(
-            "UPDATE groups SET total = ? WHERE number = ?", (begin + len(fresh), group.number)
+            "UPDATE groups SET total = ?, finished_at = NULL WHERE number = ?",
+            (begin + len(fresh), group.number),
         )
 
     def _insert(self, tx: QueueTransaction, group: Group, position: int, member: NewMember) -> None:
@@ -390,6 +397,12 @@ class GroupTable:
 
     # -- what runs tell ---------------------------------------------------------------------
 
+    def is_forgotten(self, number: int) -> bool:
+        """Whether what is left of the group is only to be removed."""
+        return not self._queue.peek(
+            "SELECT 1 FROM groups WHERE number = ? AND group_id IS NOT NULL", (number,)
+        )
+
     def replaced(self, tx: QueueTransaction, place: Membership, status: int, life: int) -> None:
         """A member begins a new life, this one; the one before had ended."""
         counter = _STORED[status]
@@ -418,8 +431,13 @@ class GroupTable:
         tx.after_commit(lambda: self._tell(number))
 
     def _finish(self, tx: QueueTransaction, group: Group) -> None:
-        tx.execute("UPDATE groups SET finished_at = ? WHERE number = ?", (tx.now_ms, group.number))
-        if group.signal_key is not None:
+        """Nothing more will happen, unless members are submitted; that is told once."""
+        finished = tx.execute(
+            "UPDATE groups SET finished_at = ? WHERE number = ? AND finished_at IS NULL"
+            " RETURNING 1",
+            (tx.now_ms, group.number),
+        ).fetchall()
+        if finished and group.signal_key is not None:
             signal = new_signal(group.signal_key, group.group_id.encode(), None, "latest")
             self._signals.send(tx, signal)
         tx.after_commit(self.to_forget.set)
@@ -529,6 +547,8 @@ class GroupTable:
             " WHERE queue = ? AND group_id IS NOT NULL AND finished_at IS NOT NULL",
             (self._name,),
         ):
+            if self.is_submitting(group_id):
+                continue
             window = window_ms if own is None else own
             if window is None:
                 continue

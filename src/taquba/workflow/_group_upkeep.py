@@ -31,10 +31,14 @@ class GroupUpkeep:
         groups = self._runs.groups
         await groups.to_stop.wait()
         groups.to_stop.clear()
-        for group_id in sorted(groups.stopped):
-            group = groups.find(group_id)
-            if group is not None and group.stopped and group.pending:
-                await cancel_members(self._queue, self._runs, group.number)
+        try:
+            for group_id in sorted(groups.stopped):
+                group = groups.find(group_id)
+                if group is not None and group.stopped and group.pending:
+                    await cancel_members(self._queue, self._runs, group)
+        except Exception:
+            groups.to_stop.set()  # it is tried again
+            raise
 
     async def _forget(self) -> None:
         """One slice; or wait until there is something to do."""

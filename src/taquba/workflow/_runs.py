@@ -71,7 +71,13 @@ class RunTable:
         self.history: History | None = None
         """Notes the attempts, while a runtime wants that."""
         self.signals = Signals(queue_name)
-        self.groups = GroupTable(queue, queue_name, self.signals, lambda: GroupUpkeep(queue, self))
+        self.groups = GroupTable(
+            queue,
+            queue_name,
+            self.signals,
+            take_number=self.take_life,
+            begin_upkeep=lambda: GroupUpkeep(queue, self),
+        )
         self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
         self._replaced: dict[int, Run] = {}
         """Lives whose rows were replaced, and for whose ends somebody waits."""
@@ -311,7 +317,7 @@ class RunTable:
             self._clearing.forget(tx, before)
             if ref is not None:
                 tx.forget_value(ref)
-            if group is not None and place is None:
+            if group is not None and place is None and not self.groups.is_forgotten(group):
                 if known != digest or runner != workflow:
                     raise InputMismatch(
                         f"run {run_id!r} is a member of a group with another input or workflow: "
@@ -529,9 +535,11 @@ class RunTable:
 
 
 def _unused_lives(queue: Queue) -> Iterator[int]:
-    # What is left of a life may outlast its run.
+    # What is left of a life may outlast its run. Groups are numbered with the lives: no number is
+    # used twice while somebody may still know it.
     [(last,)] = queue.peek(
         "SELECT max(coalesce((SELECT max(life) FROM runs), 0),"
-        " coalesce((SELECT max(life) FROM ended_lives), 0))"
+        " coalesce((SELECT max(life) FROM ended_lives), 0),"
+        " coalesce((SELECT max(number) FROM groups), 0))"
     )
     return itertools.count(last + 1)
