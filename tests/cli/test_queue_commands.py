@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -44,25 +43,6 @@ def fail(*errors: Any, payload: bytes = b"x", **options: Any) -> Callable[[Queue
             await queue.dead_letter(claim, error)
 
     return use
-
-
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Show:
-    def show(*argv: str, status: int = 0) -> str:
-        assert main(argv) == status
-        out, err = capsys.readouterr()
-        assert (err == "") == (status == 0), err
-        return out if status == 0 else err
-
-    return show
-
-
-@pytest.fixture
-def told(shown: Show) -> Show:
-    def tell(*argv: str) -> Any:
-        return json.loads(shown(*argv, "--json"))
-
-    return tell
 
 
 # -- queues ---------------------------------------------------------------------------------

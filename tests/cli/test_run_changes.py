@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,25 +25,6 @@ from taquba.workflow import (
 )
 
 Show = Callable[..., Any]
-
-
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Show:
-    def show(*argv: str, status: int = 0) -> str:
-        assert main(argv) == status
-        out, err = capsys.readouterr()
-        assert (err == "") == (status == 0), err
-        return out if status == 0 else err
-
-    return show
-
-
-@pytest.fixture
-def told(shown: Show) -> Show:
-    def tell(*argv: str) -> Any:
-        return json.loads(shown(*argv, "--json"))
-
-    return tell
 
 
 async def runner(step: Step) -> Outcome:

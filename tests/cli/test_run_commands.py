@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,29 +10,9 @@ from typing import Any
 import pytest
 
 from taquba import PermanentError, Queue
-from taquba.cli import main
 from taquba.workflow import Continue, Outcome, Step, Succeed, WorkflowRuntime
 
 Show = Callable[..., Any]
-
-
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Show:
-    def show(*argv: str, status: int = 0) -> str:
-        assert main(argv) == status
-        out, err = capsys.readouterr()
-        assert (err == "") == (status == 0), err
-        return out if status == 0 else err
-
-    return show
-
-
-@pytest.fixture
-def told(shown: Show) -> Show:
-    def tell(*argv: str) -> Any:
-        return json.loads(shown(*argv, "--json"))
-
-    return tell
 
 
 async def runner(step: Step) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,7 +57,7 @@ class Options:
     idempotency_key: MakeKey | None
 
 
-class Definition(Generic[R_co]):
+class Definition(ABC, Generic[R_co]):
     """What is run as a job, by its name."""
 
     def __init__(self, name: str, options: Options, *, is_async: bool) -> None:
@@ -75,25 +76,25 @@ class Definition(Generic[R_co]):
                 "to run it in an executor, or no executor"
             )
 
+    @abstractmethod
     def _function(self) -> Callable[..., Any]:
         """The function whose types count."""
-        raise NotImplementedError
 
+    @abstractmethod
     def retries(self, data: bytes, error: Exception) -> bool:
         """Whether trying this call again can help with an exception."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arguments_of(self, data: bytes) -> Mapping[str, Any]:
         """The arguments by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run_encoded(self, context: Any, data: bytes) -> Any:
         """Run it with arguments that are encoded.
 
         Raises:
             PermanentError: They are not what the job takes now.
         """
-        raise NotImplementedError
 
     def run_remote(self, view: JobView) -> bytes:
         """Run it in another process; its result, encoded."""

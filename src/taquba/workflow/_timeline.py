@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taquba._checks import as_datetime
+from taquba._checks import as_datetime, shown
 from taquba.errors import InvalidArgument, InvalidType
 from taquba.queue import JobState
 from taquba.workflow._history import COLUMNS, OUTCOMES, ended_elsewhere
@@ -72,11 +72,11 @@ def place_in(after: object) -> tuple[int, int] | None:
     if after is None:
         return None
     if not isinstance(after, str):
-        raise InvalidType(f"after is {after!r}: give the `next` of a page")
+        raise InvalidType(f"after is {shown(after)}: give the `next` of a page")
     life, dot, number = after.partition(".")
     for text in (life, number.removeprefix("-")):
         if not (dot and text.isascii() and text.isdigit() and len(text) <= 18):
-            raise InvalidArgument(f"after is {after!r}: give the `next` of a page")
+            raise InvalidArgument(f"after is {shown(after)}: give the `next` of a page")
     return int(life), int(number)
 
 
