@@ -91,8 +91,9 @@ async def test_dying_after_every_number_of_objects(
     acts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GRP-12, GRP-14, GRP-18: in the middle of anything."""
-    monkeypatch.setattr("taquba.workflow._group._CHUNK", 3)
-    monkeypatch.setattr("taquba.workflow._group_table._REMOVED", 3)
+    monkeypatch.setattr("taquba.workflow._group_submission._CHUNK", 3)
+    monkeypatch.setattr("taquba.workflow._group_removal._REMOVED", 3)
+    monkeypatch.setattr("taquba.workflow._group_upkeep._SLICE", 3)
     for after in range(1, 80):
         store, clock, world = MemoryStore(), ManualClock(), World(acts)
         died = False

@@ -7,51 +7,38 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from taquba._checks import shown, whole, wrong_type
-from taquba._msgpack import unpack
+from taquba._checks import shown, whole
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     GroupActive,
     GroupIncomplete,
     GroupNotFound,
     InvalidArgument,
-    InvalidType,
 )
 from taquba.workflow._group_members import (
     GroupMembers,
     check_keys,
     check_options,
-    each_member,
 )
 from taquba.workflow._group_records import (
-    GroupMember,
     GroupStatus,
     MemberResult,
     check_group_id,
-    check_member_key,
-    member_run_id,
 )
-from taquba.workflow._group_table import Group, GroupOptions, NewMember, options_of
-from taquba.workflow._headers import own_headers
-from taquba.workflow._large import outcome_of_run
-from taquba.workflow._run import ACTIVE, Run
+from taquba.workflow._group_removal import remove_some
+from taquba.workflow._group_results import page_by_completion, page_by_submission, told_in_order
+from taquba.workflow._group_rows import Group, GroupOptions, options_of
+from taquba.workflow._group_submission import GroupSubmission
+from taquba.workflow._group_upkeep import cancel_members
 from taquba.workflow._signal import check_signal_key
-from taquba.workflow._submitting import Submission, new_submission
 
 if TYPE_CHECKING:
-    from taquba.queue import Queue, QueueTransaction
+    from taquba.queue import Queue
     from taquba.workflow._group_table import GroupTable
     from taquba.workflow._runs import RunTable
 
 __all__ = ["GroupMembers", "Grouping", "RunGroup"]
 
-_CHUNK = 100
-"""Members that one transaction submits, so that the event loop is never held up."""
-_CHUNK_BYTES = 1024 * 1024
-"""Of their inputs, likewise."""
-_PAGE = 1000
-"""Results that are looked up at once."""
-_PAGE_BYTES = 4 * 1024 * 1024
 _MAX_HINT = 1000
 
 
@@ -197,16 +184,17 @@ class RunGroup:
         if isinstance(members, Collection):
             check_keys(members)
         earlier = table.find(self.group_id)
+        submission = self._submission(options)
         table.begin_submitting(self.group_id)
         try:
-            first = await self._submit_all(members, headers, options)
+            first = await submission.submit_all(members, headers)
             queue = self._runtime._queue
             async with queue.committing() as tx:
                 if not first:
                     table.open(tx, self.group_id, self._options, options)
                 table.seal(tx, self.group_id, first, self._options, options)
             if earlier is not None:
-                await self._run_again(earlier, headers, options)
+                await submission.run_again(earlier, headers)
         finally:
             table.end_submitting(self.group_id)
         return await self.status()
@@ -246,120 +234,8 @@ class RunGroup:
         check_options(headers, options)
         async with self._runtime._queue.committing() as tx:
             table.reopen(tx, group)
-        await self._run_again(group, headers, options)
+        await self._submission(options).run_again(group, headers)
         return await self.status()
-
-    async def _submit_all(
-        self, members: object, headers: Mapping[str, str] | None, options: dict[str, Any]
-    ) -> int:
-        first = size = 0
-        chunk: list[Submission] = []
-        keys: list[str] = []
-        async for member in each_member(members):
-            chunk.append(self._prepare(member, headers, options))
-            keys.append(member.key)
-            size += len(chunk[-1].input)
-            if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
-                await self._submit_some(first, keys, chunk, options)
-                first += len(chunk)
-                size = 0
-                chunk, keys = [], []
-        if chunk:
-            await self._submit_some(first, keys, chunk, options)
-        return first + len(chunk)
-
-    async def _submit_some(
-        self, first: int, keys: list[str], chunk: list[Submission], options: dict[str, Any]
-    ) -> None:
-        table, queue = self._table(), self._runtime._queue
-        large = [each for each in chunk if len(each.input) > queue.offloads_above]
-        known = table.find(self.group_id)
-        if large and (known is None or first + len(chunk) > known.total):
-            inputs = {id(each): await queue.store_value(each.input) for each in large}
-        else:
-            inputs = {}
-        members = [
-            NewMember(key, each, inputs.get(id(each)))
-            for key, each in zip(keys, chunk, strict=True)
-        ]
-
-        def apply(tx: QueueTransaction) -> None:
-            if first == 0:
-                table.open(tx, self.group_id, self._options, options)
-            table.add(tx, self.group_id, first, members)
-
-        try:
-            if large:
-                async with queue.committing(*(job for each in large for job in each.jobs)) as tx:
-                    apply(tx)
-            else:
-                await queue.ready()
-                with queue.transaction() as tx:
-                    apply(tx)
-        finally:
-            for stored in inputs.values():
-                stored.finish()
-        await asyncio.sleep(0)  # others have their turn, also if the members are all there
-
-    def _prepare(
-        self, member: object, headers: Mapping[str, str] | None, options: dict[str, Any]
-    ) -> Submission:
-        if not isinstance(member, GroupMember):
-            raise wrong_type("a group consists of GroupMember(…)", member)
-        own = member.headers
-        if own is not None and not isinstance(own, Mapping):
-            raise InvalidType(f"headers must be a mapping of str to str, not {shown(own)}")
-        return new_submission(
-            self._runtime._opened(),
-            member.input,
-            run_id=member_run_id(self.group_id, check_member_key(member.key)),
-            workflow=member.workflow,
-            revision=member.revision,
-            headers={**(headers or {}), **(own or {})} if own else headers,
-            group_id=self.group_id,
-            priority=options["priority"],
-            max_attempts=(
-                self._limits.get(member.workflow)
-                if options["max_attempts"] is None
-                else options["max_attempts"]
-            ),
-        )
-
-    async def _run_again(
-        self, group: Group, headers: Mapping[str, str] | None, options: dict[str, Any]
-    ) -> None:
-        """Begin new lives of the members that had failed or were cancelled by that moment."""
-        runs, queue = self._runtime._opened(), self._runtime._queue
-        table = runs.groups
-        left = group.failed + group.cancelled
-        first = 0
-        where = f"AND runs.status > 1 AND runs.ended_number <= {group.ends}"
-        while left > 0 and first < group.total:
-            failed = table.members(group.number, first, where=where, limit=_CHUNK)
-            first = failed[-1].position + 1 if len(failed) == _CHUNK else first + 2000
-            left -= len(failed)
-            wanted: list[tuple[int, Submission]] = []
-            for member in failed:
-                data = member.input
-                if member.ref is not None:
-                    data = await queue.fetch_value(member.ref)
-                run = member.run
-                again = GroupMember(
-                    member.key,
-                    data,
-                    run.workflow,
-                    run.revision,
-                    own_headers(unpack(run.headers)) | dict(headers or {}),
-                )
-                wanted.append((run.life, self._prepare(again, None, options)))
-            if wanted:
-                jobs = [job for _, each in wanted for job in each.jobs]
-                async with queue.committing(*jobs) as tx:
-                    for life, each in wanted:
-                        known = runs.by_id(each.run_id)
-                        if known is not None and known.life == life:  # nobody else did it
-                            each.apply(tx)
-            await asyncio.sleep(0)
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -405,7 +281,7 @@ class RunGroup:
         whole(concurrency_hint, "concurrency_hint", 1, _MAX_HINT)
         table = self._table()
         number = table.get(self.group_id).number
-        pages = _by_completion if order == "completion" else _by_submission
+        pages = page_by_completion if order == "completion" else page_by_submission
         at = 0
         while True:
             group = table.find(self.group_id)
@@ -415,7 +291,7 @@ class RunGroup:
             try:
                 page, at = pages(table, number, at)
                 if page:
-                    async for result in self._told(page, concurrency_hint):
+                    async for result in told_in_order(self._runtime._queue, page, concurrency_hint):
                         yield result
                     continue
                 if progress is not None:
@@ -428,22 +304,6 @@ class RunGroup:
                 await self._runtime._wait_for(change, None)
             finally:
                 table.remove_reader(number, change)
-
-    async def _told(
-        self, page: list[tuple[str, int, Run]], concurrency: int
-    ) -> AsyncIterator[MemberResult]:
-        queue = self._runtime._queue
-        await queue.barrier()
-        for begin in range(0, len(page), concurrency):
-            part = page[begin : begin + concurrency]
-            outcomes = await asyncio.gather(
-                *(outcome_of_run(queue, run) for _, _, run in part if run.result_ref is not None)
-            )
-            large = iter(outcomes)
-            for key, position, run in part:
-                outcome = run.outcome() if run.result_ref is None else next(large)
-                if outcome is not None:  # or else it was forgotten, or begins anew
-                    yield MemberResult(key, run.run_id, run.termination(), outcome, position)
 
     async def gather(
         self, *, progress: Callable[[GroupStatus], object] | None = None
@@ -535,7 +395,7 @@ class RunGroup:
                     "or more are being submitted: cancel it and wait, and then forget it"
                 )
             table.forget(tx, group)
-        while not table.remove_some(group.number):
+        while not remove_some(queue, group.number):
             await queue.ready()
             await asyncio.sleep(0)
         await queue.barrier()
@@ -549,55 +409,14 @@ class RunGroup:
                 "members: submit the same members again, and it goes on there"
             )
 
+    def _submission(self, options: dict[str, Any]) -> GroupSubmission:
+        runtime = self._runtime
+        return GroupSubmission(
+            runtime._queue, runtime._opened(), self.group_id, self._options, options, self._limits
+        )
+
     def _table(self) -> GroupTable:
         return self._runtime._opened().groups
 
     def __repr__(self) -> str:
         return f"<RunGroup {self.group_id!r}>"
-
-
-async def cancel_members(queue: Queue, runs: RunTable, group: Group) -> int:
-    """Cancel the members of a group that has stopped, in slices; how many there were.
-
-    It ends early if the group is submitted again, or resumed, meanwhile.
-    """
-    count = 0
-    first: int | None = 0
-    while first is not None:
-        await queue.ready()
-        if group.group_id not in runs.groups.stopped:
-            break
-        active, first = runs.groups.active_runs(group.number, first, _CHUNK)
-        if active:
-            with queue.transaction() as tx:
-                count += sum(runs.cancel(tx, run_id) for run_id in active)
-        await asyncio.sleep(0)
-    await queue.barrier()
-    return count
-
-
-def _by_completion(
-    table: GroupTable, number: int, after: int
-) -> tuple[list[tuple[str, int, Run]], int]:
-    page: list[tuple[str, int, Run]] = []
-    size = 0
-    for ended, life, length in table.ended_after(number, after, _PAGE):
-        page.append(table.member_of_life(life))
-        after = ended
-        size += length
-        if size >= _PAGE_BYTES:
-            break
-    return page, after
-
-
-def _by_submission(
-    table: GroupTable, number: int, first: int
-) -> tuple[list[tuple[str, int, Run]], int]:
-    page: list[tuple[str, int, Run]] = []
-    size = 0
-    for member in table.members(number, first, _CHUNK):
-        if member.run.status == ACTIVE or size >= _PAGE_BYTES:
-            break
-        page.append((member.key, member.position, member.run))
-        size += len(member.run.result or b"")
-    return page, first + len(page)

@@ -7,38 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
 
-from taquba._msgpack import pack, unpack
+from taquba._msgpack import pack
 from taquba.errors import DuplicateMemberKey, GroupMismatch, GroupNotFound, GroupStopped
-from taquba.workflow._clearing import Clearing
-from taquba.workflow._group_records import GroupStatus
+from taquba.workflow._group_rows import (
+    GROUP_COLUMNS,
+    Group,
+    GroupOptions,
+    Membership,
+    NewMember,
+    StoredMember,
+    find_group,
+)
 from taquba.workflow._records import TerminalStatus
 from taquba.workflow._run import RUN_COLUMNS, Run
 from taquba.workflow._signal import new_signal
 
 if TYPE_CHECKING:
-    from taquba.queue import Queue, QueueTransaction, StoredValue
-    from taquba.workflow._run import Rows
+    from taquba.queue import Queue, QueueTransaction
     from taquba.workflow._signals import Signals
-    from taquba.workflow._submitting import Submission
 
-__all__ = [
-    "Group",
-    "GroupTable",
-    "Membership",
-    "NewMember",
-    "StoredMember",
-    "find_group",
-    "list_groups",
-    "options_of",
-]
+__all__ = ["GroupTable"]
 
-_COLUMNS = (
-    "number, group_id, total, sealed, succeeded, failed, cancelled, ends, stopped, stop_after,"
-    " signal_key, options"
-)
 _COUNTERS = {
     TerminalStatus.SUCCEEDED: "succeeded",
     TerminalStatus.FAILED: "failed",
@@ -47,100 +38,12 @@ _COUNTERS = {
 _STORED = {1: "succeeded", 2: "failed", 3: "cancelled"}
 _ENDED = {
     counter: f"UPDATE groups SET ends = ends + 1, {counter} = {counter} + 1 WHERE number = ?"
-    f" RETURNING {_COLUMNS}"
+    f" RETURNING {GROUP_COLUMNS}"
     for counter in _COUNTERS.values()
 }
 _RUN_COLUMNS = ", ".join(f"runs.{column.strip()}" for column in RUN_COLUMNS.split(","))
 _POSITIONS = 2000
 """Members that are looked through at once."""
-_REMOVED = 100
-"""Members that one transaction removes, so that the event loop is never held up."""
-_BYTES_REMOVED = 512 * 1024
-"""Of their inputs and results, likewise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group, as stored."""
-
-    number: int
-    group_id: str
-    total: int
-    sealed: int
-    succeeded: int
-    failed: int
-    cancelled: int
-    ends: int
-    stopped: int
-    stop_after: int | None
-    signal_key: str | None
-    options: bytes
-
-    @property
-    def pending(self) -> int:
-        """Members that have not ended."""
-        return self.total - self.succeeded - self.failed - self.cancelled
-
-    def status(self) -> GroupStatus:
-        return GroupStatus(
-            group_id=self.group_id,
-            total=self.total,
-            succeeded=self.succeeded,
-            failed=self.failed,
-            cancelled=self.cancelled,
-            is_complete=bool(self.sealed),
-            is_stopped=bool(self.stopped),
-        )
-
-
-class Membership(NamedTuple):
-    """Where a run belongs."""
-
-    group_number: int
-    position: int
-
-
-class GroupOptions(NamedTuple):
-    """What a group is submitted with."""
-
-    stop_after: int | None
-    signal_key: str | None
-    retention_ms: int | None
-
-
-class NewMember(NamedTuple):
-    """A member that is submitted: checked, and its large input stored."""
-
-    key: str
-    submission: Submission
-    stored: StoredValue | None
-
-
-class StoredMember(NamedTuple):
-    """A member as stored, with its run's."""
-
-    position: int
-    key: str
-    input: bytes
-    ref: str | None
-    run: Run
-
-
-def find_group(rows: Rows, queue: str, group_id: str) -> Group | None:
-    """The group of this id."""
-    found = rows(
-        f"SELECT {_COLUMNS} FROM groups WHERE queue = ? AND group_id = ?", (queue, group_id)
-    )
-    return Group(*found[0]) if found else None
-
-
-def list_groups(rows: Rows, queue: str, after: str, limit: int) -> list[Group]:
-    """Groups in the order of their ids."""
-    found = rows(
-        f"SELECT {_COLUMNS} FROM groups WHERE queue = ? AND group_id > ? ORDER BY group_id LIMIT ?",
-        (queue, after, limit),
-    )
-    return [Group(*row) for row in found]
 
 
 @final
@@ -156,7 +59,7 @@ class GroupTable:
         begin_upkeep: Callable[[], object],
     ) -> None:
         self._queue = queue
-        self._name = name
+        self.name = name
         self._signals = signals
         self.any = False
         """Whether there may be any; as long as there are none, ends of runs cost nothing."""
@@ -174,7 +77,7 @@ class GroupTable:
     def enter(self) -> None:
         """Find what is there: a runtime begins to use this table."""
         rows = self._queue.peek(
-            "SELECT group_id, stopped FROM groups WHERE queue = ?", (self._name,)
+            "SELECT group_id, stopped FROM groups WHERE queue = ?", (self.name,)
         )
         self.stopped |= {group_id for group_id, stopped in rows if group_id and stopped}
         if self.stopped:
@@ -191,7 +94,7 @@ class GroupTable:
 
     def find(self, group_id: str) -> Group | None:
         """The group of this id."""
-        return find_group(self._queue.peek, self._name, group_id)
+        return find_group(self._queue.peek, self.name, group_id)
 
     def get(self, group_id: str) -> Group:
         """The group of this id.
@@ -278,7 +181,7 @@ class GroupTable:
                 "INSERT INTO groups (number, queue, group_id, created_at, total, sealed, succeeded,"
                 " failed, cancelled, ends, stopped, stop_after, signal_key, retention, options)"
                 " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?)",
-                (self._take_number(), self._name, group_id, tx.now_ms, *own, pack(options)),
+                (self._take_number(), self.name, group_id, tx.now_ms, *own, pack(options)),
             )
             tx.after_commit(lambda: self._opened(group_id))
         elif not group.sealed:
@@ -346,7 +249,7 @@ class GroupTable:
         place = Membership(group.number, position)
         taken = tx.execute(
             "SELECT group_number, position FROM runs WHERE queue = ? AND run_id = ?",
-            (self._name, submission.run_id),
+            (self.name, submission.run_id),
         ).fetchone()
         if taken is not None and taken[0] == group.number:
             raise DuplicateMemberKey(
@@ -493,71 +396,6 @@ class GroupTable:
 
         tx.after_commit(forgotten)
 
-    def forgotten(self) -> int | None:
-        """A group that is forgotten, and not removed yet."""
-        rows = self._queue.peek(
-            "SELECT number FROM groups WHERE queue = ? AND group_id IS NULL LIMIT 1", (self._name,)
-        )
-        return rows[0][0] if rows else None
-
-    def remove_some(self, number: int) -> bool:
-        """Remove some of the members of a forgotten group, and at last the group; whether it is
-        gone.
-        """
-        rows = self._queue.peek(
-            "SELECT members.position, members.life, members.ref, result_ref, length(input),"
-            " coalesce(length(result), 0) FROM members"
-            " LEFT JOIN runs ON runs.life = members.life AND runs.group_number = ?"
-            " WHERE members.group_number = ? ORDER BY members.position LIMIT ?",
-            (number, number, _REMOVED),
-        )
-        clearing = Clearing.of(self._queue)
-        size = 0
-        with self._queue.transaction() as tx:
-            for position, life, ref, result_ref, *lengths in rows:
-                tx.execute(
-                    "DELETE FROM members WHERE group_number = ? AND position = ?",
-                    (number, position),
-                )
-                if tx.execute(
-                    "DELETE FROM runs WHERE life = ? AND group_number = ? RETURNING 1",
-                    (life, number),
-                ).fetchall():
-                    clearing.forget(tx, life)
-                for name in (ref, result_ref):
-                    if name is not None:
-                        tx.forget_value(name)
-                size += sum(lengths)
-                if size >= _BYTES_REMOVED:
-                    break
-            if not rows:
-                tx.execute("DELETE FROM groups WHERE number = ?", (number,))
-        return not rows
-
-    def expired(self, window_ms: float | None) -> tuple[list[str], float]:
-        """Groups whose retention is over, and when the next one's will be, in milliseconds.
-
-        The window is that of the groups that have none of their own.
-        """
-        now = self._queue.clock.now_ms()
-        due: list[str] = []
-        following = float("inf")
-        for group_id, finished_at, own in self._queue.peek(
-            "SELECT group_id, finished_at, retention FROM groups"
-            " WHERE queue = ? AND group_id IS NOT NULL AND finished_at IS NOT NULL",
-            (self._name,),
-        ):
-            if self.is_submitting(group_id):
-                continue
-            window = window_ms if own is None else own
-            if window is None:
-                continue
-            if finished_at + window <= now:
-                due.append(group_id)
-            else:
-                following = min(following, finished_at + window)
-        return due, following
-
     # -- waiting ----------------------------------------------------------------------------
 
     def add_reader(self, number: int) -> asyncio.Future[None]:
@@ -593,9 +431,3 @@ def _compare(group_id: str, old: StoredMember, new: NewMember) -> None:
         f"group {group_id!r} was submitted before, and its member {old.position} has {what}: "
         "submit the same members in the same order, choose another group id, or forget the group"
     )
-
-
-def options_of(group: Group) -> dict[str, Any]:
-    """Priority and attempt limit that the group was submitted with."""
-    options: dict[str, Any] = unpack(group.options)
-    return options

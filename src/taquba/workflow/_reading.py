@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from taquba._checks import whole
 from taquba.errors import IncompatibleStore
 from taquba.workflow._group_records import GroupStatus, check_group_id
-from taquba.workflow._group_table import find_group, list_groups
+from taquba.workflow._group_rows import find_group, list_groups
 from taquba.workflow._large import outcome_of_run
 from taquba.workflow._listing import MAX_PAGE_SIZE, RunFilter, count_runs, list_runs
 from taquba.workflow._records import (

@@ -15,7 +15,8 @@ from taquba._msgpack import unpack
 from taquba.errors import InputMismatch, ReservedName
 from taquba.queue import CancelOutcome, JobState
 from taquba.workflow._clearing import Clearing
-from taquba.workflow._group_table import GroupTable, Membership
+from taquba.workflow._group_rows import Membership
+from taquba.workflow._group_table import GroupTable
 from taquba.workflow._group_upkeep import GroupUpkeep
 from taquba.workflow._headers import life_of, own_headers
 from taquba.workflow._history import History

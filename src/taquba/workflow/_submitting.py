@@ -34,7 +34,7 @@ from taquba.workflow._signal_effect import PreparedSignal
 
 if TYPE_CHECKING:
     from taquba.queue import QueueTransaction
-    from taquba.workflow._group_table import Membership
+    from taquba.workflow._group_rows import Membership
     from taquba.workflow._runs import RunTable
 
 __all__ = [

@@ -1,0 +1,154 @@
+"""Submitting the members of a group, and running those again that have failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from taquba._checks import shown, wrong_type
+from taquba._msgpack import unpack
+from taquba.errors import InvalidType
+from taquba.workflow._group_members import each_member
+from taquba.workflow._group_records import GroupMember, check_member_key, member_run_id
+from taquba.workflow._group_rows import Group, GroupOptions, NewMember
+from taquba.workflow._headers import own_headers
+from taquba.workflow._submitting import Submission, new_submission
+
+if TYPE_CHECKING:
+    from taquba.queue import Queue, QueueTransaction, StoredValue
+    from taquba.workflow._runs import RunTable
+
+__all__ = ["GroupSubmission"]
+
+_CHUNK = 100
+"""Members that one transaction submits, so that the event loop is never held up."""
+_CHUNK_BYTES = 1024 * 1024
+"""Of their inputs, likewise."""
+
+
+@final
+class GroupSubmission:
+    """One submission of a group, in chunks of which each is a transaction."""
+
+    __slots__ = ("_group_id", "_limits", "_options", "_own", "_queue", "_runs")
+
+    def __init__(
+        self,
+        queue: Queue,
+        runs: RunTable,
+        group_id: str,
+        own: GroupOptions,
+        options: dict[str, Any],
+        limits: Mapping[str | None, int | None],
+    ) -> None:
+        self._queue = queue
+        self._runs = runs
+        self._group_id = group_id
+        self._own = own
+        self._options = options
+        self._limits = limits
+
+    async def submit_all(self, members: object, headers: Mapping[str, str] | None) -> int:
+        """Submit them, from the first one on; how many there were."""
+        first = size = 0
+        chunk: list[Submission] = []
+        keys: list[str] = []
+        async for member in each_member(members):
+            chunk.append(self._prepare(member, headers))
+            keys.append(member.key)
+            size += len(chunk[-1].input)
+            if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
+                await self._submit_some(first, keys, chunk)
+                first += len(chunk)
+                size = 0
+                chunk, keys = [], []
+        if chunk:
+            await self._submit_some(first, keys, chunk)
+        return first + len(chunk)
+
+    async def _submit_some(self, first: int, keys: list[str], chunk: list[Submission]) -> None:
+        table, queue = self._runs.groups, self._queue
+        large = [each for each in chunk if len(each.input) > queue.offloads_above]
+        known = table.find(self._group_id)
+        inputs: dict[int, StoredValue] = {}
+
+        def apply(tx: QueueTransaction) -> None:
+            if first == 0:
+                table.open(tx, self._group_id, self._own, self._options)
+            members = [
+                NewMember(key, each, inputs.get(id(each)))
+                for key, each in zip(keys, chunk, strict=True)
+            ]
+            table.add(tx, self._group_id, first, members)
+
+        try:
+            if large:
+                if known is None or first + len(chunk) > known.total:
+                    for each in large:
+                        inputs[id(each)] = await queue.store_value(each.input)
+                async with queue.committing(*(job for each in large for job in each.jobs)) as tx:
+                    apply(tx)
+            else:
+                await queue.ready()
+                with queue.transaction() as tx:
+                    apply(tx)
+        finally:
+            for stored in inputs.values():
+                stored.finish()
+        await asyncio.sleep(0)  # others have their turn, also if the members are all there
+
+    def _prepare(self, member: object, headers: Mapping[str, str] | None) -> Submission:
+        if not isinstance(member, GroupMember):
+            raise wrong_type("a group consists of GroupMember(…)", member)
+        own = member.headers
+        if own is not None and not isinstance(own, Mapping):
+            raise InvalidType(f"headers must be a mapping of str to str, not {shown(own)}")
+        return new_submission(
+            self._runs,
+            member.input,
+            run_id=member_run_id(self._group_id, check_member_key(member.key)),
+            workflow=member.workflow,
+            revision=member.revision,
+            headers={**(headers or {}), **(own or {})} if own else headers,
+            group_id=self._group_id,
+            priority=self._options["priority"],
+            max_attempts=(
+                self._limits.get(member.workflow)
+                if self._options["max_attempts"] is None
+                else self._options["max_attempts"]
+            ),
+        )
+
+    async def run_again(self, group: Group, headers: Mapping[str, str] | None) -> None:
+        """Begin new lives of the members that had failed or were cancelled by that moment."""
+        runs, queue, table = self._runs, self._queue, self._runs.groups
+        left = group.failed + group.cancelled
+        first = 0
+        where = f"AND runs.status > 1 AND runs.ended_number <= {group.ends}"
+        while left > 0 and first < group.total:
+            failed = table.members(group.number, first, where=where, limit=_CHUNK)
+            first = failed[-1].position + 1 if len(failed) == _CHUNK else first + 2000
+            left -= len(failed)
+            wanted: list[tuple[int, Submission]] = []
+            for member in failed:
+                data = member.input
+                if member.ref is not None:
+                    data = await queue.fetch_value(member.ref)
+                run = member.run
+                again = GroupMember(
+                    member.key,
+                    data,
+                    run.workflow,
+                    run.revision,
+                    own_headers(unpack(run.headers)) | dict(headers or {}),
+                )
+                wanted.append((run.life, self._prepare(again, None)))
+            if wanted:
+                jobs = [job for _, each in wanted for job in each.jobs]
+                async with queue.committing(*jobs) as tx:
+                    for life, each in wanted:
+                        known = runs.by_id(each.run_id)
+                        if known is not None and known.life == life:  # nobody else did it
+                            each.apply(tx)
+            await asyncio.sleep(0)
