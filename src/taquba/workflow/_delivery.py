@@ -211,6 +211,7 @@ class Delivery:
                         history.note(
                             tx, claim, life, number, StepAttemptOutcome.CONTINUED, due_ms=due_ms
                         )
+                    self._keep_input(tx, claim, life, number)
                     job_id = tx.succeed_with_next(claim, data, delay=delay, stored=stored)
                     self._runs.advance(
                         tx, life, run_id, number + 1, job_id, waited=given is not None
@@ -289,11 +290,17 @@ class Delivery:
                     due_ms=due_ms if timeout is not None else None,
                     waits_for=key,
                 )
+            self._keep_input(tx, claim, life, number)
             job_id = tx.succeed_with_next(claim, data, due_ms=due_ms, stored=stored)
             signals.wait(tx, life, number + 1, job_id, key, signal)
             tx.apply(effects)
 
         return self._unless_cancelled(claim, life, number, wait)
+
+    def _keep_input(self, tx: QueueTransaction, claim: Claim, life: int, number: int) -> None:
+        """A group may have to run its members again, with the input of their first steps."""
+        if number == 0 and self._runs.groups.any:
+            self._runs.groups.keep_input(tx, life, claim.job.payload)
 
     def _ending(
         self,

@@ -222,7 +222,9 @@ class RunGroup:
 
         Raises:
             GroupNotFound: There is no such group.
-            GroupIncomplete: Its submission was broken off: submit the same members again.
+            GroupIncomplete: Its submission was broken off, or the jobs of members were removed
+                behind the runtime's back, and their inputs with them; all others were run again.
+                Submit the same members again.
             InvalidArgument: Something of the above is wrong; nothing was written.
             Fenced: Another process took the store over.
         """

@@ -31,8 +31,8 @@ def remove_some(queue: Queue, number: int) -> bool:
     gone.
     """
     rows = queue.peek(
-        "SELECT members.position, members.life, members.ref, result_ref, length(input),"
-        " coalesce(length(result), 0) FROM members"
+        "SELECT members.position, members.life, members.ref, result_ref,"
+        " coalesce(length(input), 0), coalesce(length(result), 0) FROM members"
         " LEFT JOIN runs ON runs.life = members.life AND runs.group_number = ?"
         " WHERE members.group_number = ? ORDER BY members.position LIMIT ?",
         (number, number, _REMOVED),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taquba._msgpack import unpack
 from taquba.workflow._group_records import GroupStatus
-from taquba.workflow._run import Run
+from taquba.workflow._run import SUCCEEDED, Run
 
 if TYPE_CHECKING:
     from taquba.queue import StoredValue
@@ -90,13 +90,18 @@ class NewMember(NamedTuple):
 
 
 class StoredMember(NamedTuple):
-    """A member as stored, with its run's."""
+    """A member as stored, with its run."""
 
     position: int
     key: str
-    input: bytes
+    input: bytes | None
     ref: str | None
     run: Run
+
+    @property
+    def has_lost_input(self) -> bool:
+        """Whether it failed, and its step's job was removed by hand before it was known."""
+        return self.run.status > SUCCEEDED and self.input is None and self.ref is None
 
 
 def find_group(rows: Rows, queue: str, group_id: str) -> Group | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from taquba._checks import shown, wrong_type
 from taquba._msgpack import unpack
-from taquba.errors import InvalidType
+from taquba.errors import GroupIncomplete, InvalidType
 from taquba.workflow._group_members import each_member
 from taquba.workflow._group_records import GroupMember, check_member_key, member_run_id
 from taquba.workflow._group_rows import Group, GroupOptions, NewMember
@@ -121,10 +121,14 @@ class GroupSubmission:
         )
 
     async def run_again(self, group: Group, headers: Mapping[str, str] | None) -> None:
-        """Begin new lives of the members that had failed or were cancelled by that moment."""
+        """Begin new lives of the members that had failed or were cancelled by that moment.
+
+        Raises:
+            GroupIncomplete: The inputs of some are gone; all others were run again.
+        """
         runs, queue, table = self._runs, self._queue, self._runs.groups
         left = group.failed + group.cancelled
-        first = 0
+        first = lost = 0
         where = f"AND runs.status > 1 AND runs.ended_number <= {group.ends}"
         while left > 0 and first < group.total:
             failed = table.members(group.number, first, where=where, limit=_CHUNK)
@@ -132,10 +136,12 @@ class GroupSubmission:
             left -= len(failed)
             wanted: list[tuple[int, Submission]] = []
             for member in failed:
-                data = member.input
+                data, run = member.input, member.run
                 if member.ref is not None:
                     data = await queue.fetch_value(member.ref)
-                run = member.run
+                if data is None:
+                    lost += 1
+                    continue
                 again = GroupMember(
                     member.key,
                     data,
@@ -152,3 +158,9 @@ class GroupSubmission:
                         if known is not None and known.life == life:  # nobody else did it
                             each.apply(tx)
             await asyncio.sleep(0)
+        if lost:
+            raise GroupIncomplete(
+                f"{lost:,} members of group {self._group_id!r} were not run again, since the jobs "
+                "of their first steps were removed by hand, and their inputs with them: submit "
+                "the same members again"
+            )

@@ -223,6 +223,8 @@ class GroupTable:
         known = self.members(group.number, first, len(members))
         for old, new in zip(known, members, strict=False):
             _compare(group_id, old, new)
+            if old.has_lost_input:
+                self._put_input(tx, Membership(group.number, old.position), new.submission.input)
         fresh = members[len(known) :]
         if not fresh:
             return
@@ -258,7 +260,7 @@ class GroupTable:
             )
         if stored is not None:
             stored.use(tx)
-        life = submission.apply_as_member(tx, place, fresh=taken is None)
+        life, adopted = submission.apply_as_member(tx, place, fresh=taken is None)
         tx.execute(
             "INSERT INTO members (group_number, position, life, key, input, ref)"
             " VALUES (?, ?, ?, ?, ?, ?)",
@@ -266,7 +268,7 @@ class GroupTable:
                 *place,
                 life,
                 member.key,
-                submission.input if stored is None else b"",
+                submission.input if adopted and stored is None else None,
                 None if stored is None else stored.ref,
             ),
         )
@@ -306,6 +308,35 @@ class GroupTable:
             "SELECT 1 FROM groups WHERE number = ? AND group_id IS NOT NULL", (number,)
         )
 
+    def keep_input(self, tx: QueueTransaction, life: int, data: bytes | None = None) -> None:
+        """A run's first step is going: if it is a member's, its input is kept with that.
+
+        Without `data`, it is taken from the step's job; it is lost if that was removed by hand.
+        """
+        row = tx.execute(
+            "SELECT runs.group_number, runs.position, runs.job_id FROM runs JOIN members"
+            " ON members.group_number = runs.group_number AND members.position = runs.position"
+            " WHERE runs.life = ? AND runs.step = 0"
+            " AND members.input IS NULL AND members.ref IS NULL",
+            (life,),
+        ).fetchone()
+        if row is None:
+            return
+        *place, job_id = row
+        if data is None:
+            found = tx.execute(
+                "SELECT payload FROM jobs WHERE id = ? AND payload_ref IS NULL", (job_id,)
+            ).fetchone()
+            if found is None:
+                return
+            [data] = found
+        self._put_input(tx, Membership(*place), data)
+
+    def _put_input(self, tx: QueueTransaction, place: Membership, data: bytes | None) -> None:
+        tx.execute(
+            "UPDATE members SET input = ? WHERE group_number = ? AND position = ?", (data, *place)
+        )
+
     def replaced(self, tx: QueueTransaction, place: Membership, status: int, life: int) -> None:
         """A member begins a new life, this one; the one before had ended."""
         counter = _STORED[status]
@@ -320,11 +351,14 @@ class GroupTable:
     def ended(self, tx: QueueTransaction, life: int, status: TerminalStatus) -> None:
         """A run has ended, perhaps a member's."""
         row = tx.execute(
-            "SELECT group_number FROM runs WHERE life = ? AND ended_number IS NULL", (life,)
+            "SELECT group_number, position, step FROM runs WHERE life = ? AND ended_number IS NULL",
+            (life,),
         ).fetchone()
         if row is None or row[0] is None:
             return
-        [number] = row
+        number, position, step = row
+        if step and status is TerminalStatus.SUCCEEDED:  # nothing runs it again by itself
+            self._put_input(tx, Membership(number, position), None)
         group = Group(*tx.execute(_ENDED[_COUNTERS[status]], (number,)).fetchone())
         tx.execute("UPDATE runs SET ended_number = ? WHERE life = ?", (group.ends, life))
         if not group.pending and (group.sealed or group.stopped):

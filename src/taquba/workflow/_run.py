@@ -29,6 +29,7 @@ __all__ = [
     "RUN_COLUMNS",
     "STORED",
     "STORED_KINDS",
+    "SUCCEEDED",
     "TERMINAL",
     "Rows",
     "Run",
@@ -49,6 +50,7 @@ class _Status(IntEnum):
 
 
 ACTIVE = int(_Status.ACTIVE)
+SUCCEEDED = int(_Status.SUCCEEDED)
 TERMINAL = {
     _Status.SUCCEEDED: TerminalStatus.SUCCEEDED,
     _Status.FAILED: TerminalStatus.FAILED,

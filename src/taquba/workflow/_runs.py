@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taquba._checks import as_datetime, moment
 from taquba._msgpack import unpack
 from taquba.errors import InputMismatch, ReservedName
-from taquba.queue import CancelOutcome, JobState
+from taquba.queue import CancelOutcome, Job, JobState
 from taquba.workflow._clearing import Clearing
 from taquba.workflow._group_rows import Membership
 from taquba.workflow._group_table import GroupTable
@@ -42,7 +42,7 @@ from taquba.workflow._signals import Signals
 from taquba.workflow._workflows import Registry, WorkflowBacklog, choose
 
 if TYPE_CHECKING:
-    from taquba.queue import Effects, Job, NewJob, Queue, QueueTransaction, StoredValue
+    from taquba.queue import Effects, NewJob, Queue, QueueTransaction, StoredValue
 
 __all__ = ["ACTIVE", "Run", "RunTable"]
 
@@ -389,6 +389,8 @@ class RunTable:
         if stored is not None:
             stored.use(tx)
         if self.groups.any:
+            if status is not TerminalStatus.SUCCEEDED:
+                self.groups.keep_input(tx, life, _payload_of(step))
             self.groups.ended(tx, life, status)
         self._clearing.clear(tx, life)
         tx.after_commit(lambda: self._ended(life, result))
@@ -437,6 +439,8 @@ class RunTable:
         if self.history is not None:
             self.history.note_cancelled(tx, run)
         self.signals.give_back(tx, run.life)
+        if self.groups.any:
+            self.groups.keep_input(tx, run.life)
         became = tx.cancel(run.job_id).outcome
         if became is CancelOutcome.REMOVED:
             self._advanced.pop(run.job_id, None)
@@ -533,6 +537,11 @@ class RunTable:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(run)
+
+
+def _payload_of(step: Job | StepTerms) -> bytes | None:
+    """Payload of a step's job, if that is at hand."""
+    return step.payload if isinstance(step, Job) and step.payload_fetched else None
 
 
 def _unused_lives(queue: Queue) -> Iterator[int]:

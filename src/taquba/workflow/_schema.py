@@ -102,11 +102,14 @@ _MEMBERS = """CREATE TABLE members (
     position INTEGER NOT NULL,
     life INTEGER NOT NULL,
     key TEXT NOT NULL,
-    input BLOB NOT NULL,
+    input BLOB,
     ref TEXT,
     PRIMARY KEY (group_number, position)
 ) WITHOUT ROWID"""
-"""Members of groups in the order of their submission, with the current lives of their runs."""
+"""Members of groups in the order of their submission, with the current lives of their runs.
+
+The input is there if the member may have to run again and the job of its first step, which has
+it too, is no longer there; a large one is an object of the member's own."""
 _MEMBERS_STORED = "CREATE INDEX members_stored ON members (ref) WHERE ref IS NOT NULL"
 
 _ENDED_LIVES = "CREATE TABLE ended_lives (life INTEGER NOT NULL PRIMARY KEY)"

@@ -153,8 +153,13 @@ class Submission:
         job_id, _ = self._begin(tx, runs, None)
         return Submitted(self.run_id, job_id, created=True)
 
-    def apply_as_member(self, tx: QueueTransaction, place: Membership, *, fresh: bool) -> int:
-        """Submit the run as this member of its group; its life. A fresh one's id is unknown.
+    def apply_as_member(
+        self, tx: QueueTransaction, place: Membership, *, fresh: bool
+    ) -> tuple[int, bool]:
+        """Submit the run as this member of its group. A fresh one's id is unknown.
+
+        Returns:
+            Its life, and whether that had begun before.
 
         Raises:
             InputMismatch: The run is active already, and has another input or workflow.
@@ -163,14 +168,14 @@ class Submission:
         assert runs is not None
         known = None if fresh else runs.active(self.run_id)
         if known is None:
-            return self._begin(tx, runs, place, fresh=fresh)[1]
+            return self._begin(tx, runs, place, fresh=fresh)[1], False
         if known.input_digest != self.digest or known.workflow != self.workflow:
             raise InputMismatch(
                 f"run {self.run_id!r}, which is to be member {place.position} of a group, is "
                 "active with another input or workflow: wait until it has ended"
             )
         runs.adopt(tx, known.life, place)
-        return known.life
+        return known.life, True
 
     def _begin(
         self,
