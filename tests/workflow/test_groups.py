@@ -469,7 +469,7 @@ async def test_results_are_read_while_members_are_submitted() -> None:
 
         reading = asyncio.ensure_future(read())
         await t.settle()
-        assert len(seen) == 100 and not reading.done()
+        assert len(seen) == 150 and not reading.done()
         with pytest.raises(GroupActive):
             await group.forget()
         more.set()
@@ -477,6 +477,103 @@ async def test_results_are_read_while_members_are_submitted() -> None:
         await t.settle()
         await reading
         assert sorted(map(int, seen)) == list(range(200))
+
+
+@pytest.mark.parametrize("apart", [1, 7, 100, 130])
+async def test_members_are_submitted_as_they_come(apart: int) -> None:
+    """Nobody waits for the next member, however many come at once."""
+    async with bed(Runner(), concurrency=500) as t:
+        group = t.runtime.group("g")
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(400):
+                if n and n % apart == 0:
+                    await t.clock.sleep(60)
+                yield GroupMember(str(n), b"x")
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        for there in range(apart, 400, apart):
+            await t.settle()
+            status = await group.status()
+            assert (status.total, status.succeeded) == (there, there)
+            await t.clock.advance(60)
+        assert counts(await submitting) == (400, 400, 0, 0)
+
+
+async def test_members_that_come_at_once_share_transactions() -> None:
+    async with bed(None) as t:
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            for n in range(1000):
+                yield GroupMember(str(n), b"x")
+
+        writes = t.store.writes
+        await t.runtime.group("g").submit(stream())
+        assert t.store.writes - writes <= 12
+
+
+class Broken(Exception):
+    pass
+
+
+async def test_an_iterator_that_raises() -> None:
+    """What it gave before stays, as after a crash."""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            yield GroupMember("a", b"x")
+            await asyncio.sleep(0)
+            yield GroupMember("b", b"x")
+            raise Broken("the source is gone")
+
+        with pytest.raises(Broken, match="the source is gone"):
+            await group.submit(stream())
+        await t.settle()
+        status = await group.status()
+        assert not status.is_complete and status.total in (1, 2)
+        await group.submit(iter([GroupMember("a", b"x"), GroupMember("b", b"x")]))
+        assert (await group.status()).is_complete
+
+
+async def test_a_submission_that_fails_ends_a_slow_iterator() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        ended: list[str] = []
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            try:
+                for key in ("a", "b", "a"):
+                    yield GroupMember(key, b"x")
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        with pytest.raises(DuplicateMemberKey):
+            await submitting
+        assert ended == ["cancelled"]
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+
+
+async def test_a_submission_that_is_cancelled() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+
+        async def stream() -> AsyncIterator[GroupMember]:
+            yield GroupMember("a", b"x")
+            await asyncio.get_running_loop().create_future()
+
+        submitting = asyncio.ensure_future(group.submit(stream()))
+        await t.settle()
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        assert counts(await group.status()) == (1, 1, 0, 0)
+        assert t.runtime._opened().groups.is_submitting("g") is False
 
 
 async def test_too_many_failures() -> None:

@@ -18,6 +18,7 @@ from taquba.errors import (
 from taquba.workflow._group_members import (
     GroupMembers,
     check_keys,
+    check_members,
     check_options,
 )
 from taquba.workflow._group_records import (
@@ -181,6 +182,7 @@ class RunGroup:
         table = self._table()
         options = {"priority": priority, "max_attempts": max_attempts}
         check_options(headers, options)
+        check_members(members)
         if isinstance(members, Collection):
             check_keys(members)
         earlier = table.find(self.group_id)

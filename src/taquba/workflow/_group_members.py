@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 from taquba._checks import wrong_type
@@ -10,7 +10,7 @@ from taquba.errors import DuplicateMemberKey
 from taquba.workflow._group_records import GroupMember
 from taquba.workflow._submitting import new_submission
 
-__all__ = ["GroupMembers", "check_keys", "check_options", "each_member"]
+__all__ = ["GroupMembers", "check_keys", "check_members", "check_options"]
 
 GroupMembers = Iterable[GroupMember] | AsyncIterable[GroupMember]
 """Members of a group, in their order."""
@@ -34,14 +34,10 @@ def check_keys(members: Collection[object]) -> None:
             known[member.key] = position
 
 
-async def each_member(members: object) -> AsyncIterator[GroupMember]:
-    """The members, one by one."""
-    if isinstance(members, AsyncIterable):
-        async for member in cast("AsyncIterable[GroupMember]", members):
-            yield member
-    elif isinstance(members, Iterable) and not isinstance(members, (str, bytes, Mapping)):
-        for member in cast("Iterable[GroupMember]", members):
-            yield member
-    else:
-        what = "members must be an iterable or async iterable of GroupMember(…)"
-        raise wrong_type(what, members)  # pyright: ignore[reportUnknownArgumentType]
+def check_members(members: object) -> GroupMembers:
+    """Something that members can come from, if it is that."""
+    known = isinstance(members, (AsyncIterable, Iterable))
+    if known and not isinstance(members, (str, bytes, Mapping)):
+        return cast("GroupMembers", members)
+    what = "members must be an iterable or async iterable of GroupMember(…)"
+    raise wrong_type(what, members)  # pyright: ignore[reportUnknownArgumentType]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from taquba._checks import shown, wrong_type
 from taquba._msgpack import unpack
 from taquba.errors import GroupIncomplete, InvalidType
-from taquba.workflow._group_members import each_member
+from taquba.workflow._group_members import GroupMembers
 from taquba.workflow._group_records import GroupMember, check_member_key, member_run_id
 from taquba.workflow._group_rows import Group, GroupOptions, NewMember
 from taquba.workflow._headers import own_headers
@@ -25,6 +25,31 @@ _CHUNK = 100
 """Members that one transaction submits, so that the event loop is never held up."""
 _CHUNK_BYTES = 1024 * 1024
 """Of their inputs, likewise."""
+
+
+class _Chunk:
+    """Members that one transaction submits."""
+
+    __slots__ = ("first", "keys", "size", "submissions")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.keys: list[str] = []
+        self.submissions: list[Submission] = []
+        self.size = 0
+
+    def add(self, key: str, submission: Submission) -> None:
+        self.keys.append(key)
+        self.submissions.append(submission)
+        self.size += len(submission.input)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.keys) >= _CHUNK or self.size >= _CHUNK_BYTES
+
+    def following(self) -> _Chunk:
+        """One for those that come behind these."""
+        return _Chunk(self.first + len(self.keys))
 
 
 @final
@@ -49,25 +74,61 @@ class GroupSubmission:
         self._options = options
         self._limits = limits
 
-    async def submit_all(self, members: object, headers: Mapping[str, str] | None) -> int:
+    async def submit_all(self, members: GroupMembers, headers: Mapping[str, str] | None) -> int:
         """Submit them, from the first one on; how many there were."""
-        first = size = 0
-        chunk: list[Submission] = []
-        keys: list[str] = []
-        async for member in each_member(members):
-            chunk.append(self._prepare(member, headers))
-            keys.append(member.key)
-            size += len(chunk[-1].input)
-            if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
-                await self._submit_some(first, keys, chunk)
-                first += len(chunk)
-                size = 0
-                chunk, keys = [], []
-        if chunk:
-            await self._submit_some(first, keys, chunk)
-        return first + len(chunk)
+        if isinstance(members, AsyncIterable):
+            return await self._submit_as_they_come(members, headers)
+        chunk = _Chunk(0)
+        for member in members:
+            prepared = self._prepare(member, headers)
+            chunk.add(member.key, prepared)
+            if chunk.is_full:
+                await self._submit_some(chunk)
+                chunk = chunk.following()
+        if chunk.keys:
+            await self._submit_some(chunk)
+        return chunk.following().first
 
-    async def _submit_some(self, first: int, keys: list[str], chunk: list[Submission]) -> None:
+    async def _submit_as_they_come(
+        self, members: AsyncIterable[GroupMember], headers: Mapping[str, str] | None
+    ) -> int:
+        """Whenever the next one is not there yet, those that are there are submitted."""
+        chunk = _Chunk(0)
+        came, room = asyncio.Event(), asyncio.Event()
+        are_all = False
+
+        async def submit() -> None:
+            nonlocal chunk
+            while not are_all or chunk.keys:
+                await came.wait()
+                came.clear()
+                if chunk.keys:
+                    there, chunk = chunk, chunk.following()
+                    room.set()
+                    await self._submit_some(there)
+                    came.set()
+
+        failure: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                submitting = tasks.create_task(submit())
+                async for member in members:
+                    prepared = self._prepare(member, headers)
+                    chunk.add(member.key, prepared)
+                    came.set()
+                    while chunk.is_full and not submitting.done():
+                        room.clear()
+                        await room.wait()
+                are_all = True
+                came.set()
+        except BaseExceptionGroup as group:
+            failure = group.exceptions[0]
+        if failure is not None:
+            raise failure
+        return chunk.first
+
+    async def _submit_some(self, some: _Chunk) -> None:
+        first, keys, chunk = some.first, some.keys, some.submissions
         table, queue = self._runs.groups, self._queue
         large = [each for each in chunk if len(each.input) > queue.offloads_above]
         known = table.find(self._group_id)
