@@ -24,6 +24,15 @@ class World:
         self.store = MemoryStore()
         self.clock: Any = ManualClock()
 
+    async def copy(self) -> World:
+        """The store as it is now, as a process leaves it that is killed."""
+        other = World()
+        other.clock = ManualClock()
+        await other.clock.advance(self.clock.monotonic())
+        async for info in self.store.list(""):
+            await other.store.create(info.key, await self.store.get(info.key))
+        return other
+
     @asynccontextmanager
     async def runner(self, *jobs: Any, **options: Any) -> AsyncIterator[JobRunner]:
         config = QueueConfig(jitter=False)

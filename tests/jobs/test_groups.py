@@ -20,7 +20,7 @@ from taquba.errors import (
     JobFailed,
     UnknownWorkflow,
 )
-from taquba.jobs import JobContext, JobResult, job
+from taquba.jobs import JobContext, JobResult, JobRunner, job
 from tests.jobs.functions import Charge, Mailer, Receipt, greet, send_email
 from tests.jobs.harness import World, settle
 
@@ -234,22 +234,23 @@ async def test_values_come_in_the_order_of_the_items(world: World) -> None:
         assert not (await jobs.runtime.runs()).runs  # they were forgotten
 
 
-async def test_items_are_taken_while_values_are_read(world: World) -> None:
+@pytest.mark.parametrize("ahead", [1, 2, 200])
+async def test_items_are_taken_while_values_are_read(world: World, ahead: int) -> None:
     taken = 0
 
     async def items() -> AsyncIterator[int]:
         nonlocal taken
-        for taken in range(1, 1001):
+        for taken in range(1, 501):
             yield taken
 
     async with world.runner(square) as jobs:
         read = 0
-        async for value in jobs.map(square, items(), ahead=200):
+        async for value in jobs.map(square, items(), ahead=ahead):
             read += 1
             assert value == read**2
             await asyncio.sleep(0)
-            assert taken <= read + 200
-        assert (read, taken) == (1000, 1000)
+            assert taken <= read + ahead
+        assert (read, taken) == (500, 500)
 
 
 async def test_a_map_with_an_id_goes_on(world: World) -> None:
@@ -278,8 +279,38 @@ async def test_a_map_that_is_left_is_cancelled(world: World) -> None:
                 break
         await world.clock.advance(3600)
         assert await jobs.runtime.backlog() == []
-        await world.clock.advance(2 * 86400)
-        assert not (await jobs.runtime.runs()).runs  # and forgotten after a while
+        assert not (await jobs.runtime.runs()).runs  # and forgotten
+
+
+async def test_a_map_ends_with_its_process(world: World) -> None:
+    """Nobody can go on with it, so the next runner cancels what is left, and forgets it."""
+    async with world.runner(square, stuck, drain_timeout=0) as jobs:
+        calls = iter([square(1), *[stuck(n) for n in range(250)]])
+        values = jobs.map(lambda _: next(calls), range(251))
+        assert await anext(values) == 1
+        # What is left when a process is killed: nothing is told of it.
+        left = await world.copy()
+        await values.aclose()  # type: ignore[attr-defined]
+    async with left.runner(square, stuck) as jobs:
+        kept = jobs.map(square, range(3))  # this one's own, which nobody touches
+        assert await anext(kept) == 0
+        async with JobRunner(jobs.runtime._queue, []) as others:
+            await left.clock.advance(3600)
+            assert await others.runtime.backlog() == []
+            assert [value async for value in kept] == [1, 4]
+        await left.clock.advance(3600)
+        assert await jobs.runtime._queue.read("SELECT count(*) FROM groups") == [(0,)]
+        assert not (await jobs.runtime.runs()).runs
+
+
+async def test_values_are_kept_for_a_slow_reader(world: World) -> None:
+    async with world.runner(square, retention=60) as jobs:
+        values = jobs.map(square, range(300))
+        assert await anext(values) == 0
+        await world.clock.advance(10 * 86400)
+        assert [value async for value in values] == [n**2 for n in range(1, 300)]
+        await world.clock.advance(60)
+        assert not (await jobs.runtime.runs()).runs
 
 
 @pytest.mark.parametrize("first", [0, 1, 150])
@@ -305,8 +336,8 @@ async def test_keys_of_items(world: World) -> None:
 
 async def test_a_map_s_bad_input(world: World) -> None:
     async with world.runner(square) as jobs:
-        with pytest.raises(InvalidArgument, match="ahead is 199"):
-            jobs.map(square, [1], ahead=199)
+        with pytest.raises(InvalidArgument, match="ahead is 0"):
+            jobs.map(square, [1], ahead=0)
         for wrong in (7, "abc"):
             with pytest.raises(InvalidType):
                 await all_of(jobs.map(square, wrong))  # type: ignore[arg-type]

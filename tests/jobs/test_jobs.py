@@ -159,7 +159,7 @@ async def test_a_key_is_used_once(world: World) -> None:
         assert first.job_id == second.job_id
         assert await ended(world, first) == await ended(world, second)
         for call in (send_email("b"), greet("a")):
-            with pytest.raises(InputMismatch, match="has ended with another"):
+            with pytest.raises(InputMismatch, match="idempotency_key 'order 7/ä' was used"):
                 await jobs.submit(call, idempotency_key="order 7/ä")
         effects = Effects().put("not", b"applied")
         again = await jobs.submit(send_email("a"), idempotency_key="order 7/ä", effects=effects)

@@ -594,6 +594,85 @@ async def test_too_many_failures() -> None:
         assert (await group.status()).is_stopped
 
 
+@pytest.mark.parametrize("again", ["resume", "submit", "broken off"])
+async def test_failures_from_before_do_not_stop_a_group_that_goes_on(again: str) -> None:
+    """Those that are to run again count no more, however many slices that takes."""
+    runner = Runner()
+    async with bed(runner, concurrency=1) as t:
+        several = [GroupMember(str(n), b"fail") for n in range(260)]
+        group = t.runtime.group("g", stop_after_failures=250)
+        if again == "broken off":
+
+            async def stream() -> AsyncIterator[GroupMember]:
+                for member in several[:240]:
+                    yield member
+                await asyncio.sleep(0)
+                await t.settle()
+                raise Broken
+
+            with pytest.raises(Broken):
+                await group.submit(stream())
+        else:
+            await group.submit(several)
+        await t.settle()
+        status = await group.status()
+        assert status.is_stopped is (again != "broken off")
+        group = t.runtime.group("g", stop_after_failures=3)
+        runner.mended = True
+        await (group.resume() if again == "resume" else group.submit(several))
+        await t.settle()
+        assert counts(await group.status()) == (260, 260, 0, 0)
+
+
+async def test_failures_count_anew_when_a_group_goes_on() -> None:
+    runner = Runner()
+    async with bed(runner, concurrency=1) as t:
+        several = [GroupMember(str(n), b"fail") for n in range(10)]
+        group = t.runtime.group("g", stop_after_failures=4)
+        for _ in range(3):
+            await group.submit(several)
+            await t.settle()
+            assert counts(await group.status()) == (10, 0, 4, 6)
+            await group.resume()
+            await t.settle()
+            assert counts(await group.status()) == (10, 0, 4, 6)
+        runner.mended = True
+        await group.resume()
+        await t.settle()
+        assert counts(await group.status()) == (10, 10, 0, 0)
+
+
+async def test_only_failures_from_before_are_forgiven() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g", stop_after_failures=5)
+        more = asyncio.Event()
+        several = [GroupMember(str(n), b"fail") for n in range(4)]
+
+        async def stream(*, breaks: bool) -> AsyncIterator[GroupMember]:
+            for member in several[: 2 if breaks else 3]:
+                yield member
+            await more.wait()
+            if breaks:
+                raise Broken
+            yield several[3]
+
+        first = asyncio.ensure_future(group.submit(stream(breaks=True)))
+        await t.settle()
+        more.set()
+        with pytest.raises(Broken):
+            await first
+        more.clear()
+        second = asyncio.ensure_future(group.submit(stream(breaks=False)))
+        await t.settle()
+        for _ in range(2):  # it failed after those two, and fails again: that counts once
+            await t.runtime.submit(b"fail", run_id=member_run_id("g", "2"))
+            await t.settle()
+        more.set()
+        await t.settle()
+        assert not (await group.status()).is_stopped
+        await second
+
+
 async def test_too_many_failures_while_members_are_submitted() -> None:
     async with bed(Runner()) as t:
         group = t.runtime.group("g", stop_after_failures=1)

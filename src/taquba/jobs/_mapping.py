@@ -11,13 +11,10 @@ from taquba.jobs._class import Submittable, call_of
 from taquba.jobs._definition import Call
 from taquba.jobs._group import JobGroup, each_of
 
-__all__ = ["LEAST_AHEAD", "values"]
+__all__ = ["values"]
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-LEAST_AHEAD = 200
-"""The group submits a hundred at a time: with less, it could wait for what it has not submitted."""
 
 
 async def values(
@@ -77,7 +74,7 @@ async def values(
         if submitting is not None and not submitting.cancelled():
             submitting.exception()
         if is_nameless:
-            if not is_told:
-                await group.cancel()
-            else:
+            if is_told:
                 await group.forget()
+            else:
+                await group._runs._abandon()

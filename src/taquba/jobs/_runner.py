@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeVar, final, overload
 
 from taquba._checks import shown, whole
 from taquba.clock import Duration
-from taquba.errors import InvalidArgument, InvalidType
+from taquba.errors import InputMismatch, InvalidArgument, InvalidType
 from taquba.ids import IdFactory
 from taquba.jobs._class import JobLike, Submittable, call_of, definition_of
 from taquba.jobs._context import State
 from taquba.jobs._definition import Definition, job_id_of
 from taquba.jobs._group import JobGroup
 from taquba.jobs._handle import JobHandle
-from taquba.jobs._mapping import LEAST_AHEAD, values
+from taquba.jobs._mapping import values
 from taquba.jobs._running import runner_of
 from taquba.queue import Effects, Queue
 from taquba.workflow import Workflow, WorkflowRuntime
@@ -26,10 +26,6 @@ __all__ = ["JobRunner"]
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-_NAMELESS = 86400.0
-"""Seconds for which what `map` submitted without an id is kept, if it was broken off."""
 
 
 @final
@@ -180,17 +176,25 @@ class JobRunner:
         """
         made = call_of(call)
         key = made.idempotency_key if idempotency_key is None else idempotency_key
-        submitted = await self._runtime.submit(
-            made.data,
-            run_id=None if key is None else job_id_of(key),
-            once=True,
-            workflow=made.job.name,
-            headers=headers,
-            priority=priority,
-            max_attempts=made.job.max_attempts if max_attempts is None else max_attempts,
-            run_at=run_at,
-            effects=effects,
-        )
+        try:
+            submitted = await self._runtime.submit(
+                made.data,
+                run_id=None if key is None else job_id_of(key),
+                once=True,
+                workflow=made.job.name,
+                headers=headers,
+                priority=priority,
+                max_attempts=made.job.max_attempts if max_attempts is None else max_attempts,
+                run_at=run_at,
+                effects=effects,
+            )
+        except InputMismatch as error:
+            if key is None:
+                raise
+            raise InputMismatch(
+                f"idempotency_key {shown(key)} was used for another job, or for other arguments "
+                f"(it is job {job_id_of(key)}): choose another key, or submit the same again"
+            ) from error
         return JobHandle(self._runtime, made.job, submitted.run_id, created=submitted.created)
 
     def handle(self, job: JobLike[R], job_id: str) -> JobHandle[R]:
@@ -278,11 +282,11 @@ class JobRunner:
             key: The key of an item's job in the group. Default: as for `JobGroup.submit`.
             group_id: With one, the jobs are a group that is kept: after a crash, the same call goes
                 on where it was, runs those again that failed, and gives the values of the others.
-                Default: a new group, which is forgotten when all values were read, and cancelled if
-                they are not.
+                Default: a new group, which is forgotten when all values were read. If they are
+                not, or the process dies, its jobs are cancelled, and forgotten.
             order: ``"submission"``: values come in the order of the items. ``"completion"``: in
                 that in which the jobs end.
-            ahead: So many items may be taken beyond the values that were read, at least 200.
+            ahead: So many items may be taken beyond the values that were read, at least 1.
             stop_after_failures: As for `group`.
             headers: Text that each job's function sees.
             priority: Lower is served first.
@@ -296,8 +300,9 @@ class JobRunner:
         group: JobGroup[R] = self.group(
             self._ids.next() if group_id is None else group_id,
             stop_after_failures=stop_after_failures,
-            retention=_NAMELESS if group_id is None else None,
         )
+        if group_id is None:
+            group._runs._be_temporary()
         options = {"headers": headers, "priority": priority, "max_attempts": max_attempts}
         return values(
             group,
@@ -305,7 +310,7 @@ class JobRunner:
             items,
             key=key,
             order=order,
-            ahead=whole(ahead, "ahead", LEAST_AHEAD, 2**31 - 1),
+            ahead=whole(ahead, "ahead", 1, 2**31 - 1),
             is_nameless=group_id is None,
             options=options,
         )

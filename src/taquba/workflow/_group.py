@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupMembers", "Grouping", "RunGroup"]
 
 _MAX_HINT = 1000
+_FOR_EVER_MS = 2**52
 
 
 class Grouping(ABC):
@@ -61,8 +62,9 @@ class Grouping(ABC):
         Args:
             group_id: 1 to 128 characters of ``A-Z a-z 0-9 _ -``; it belongs to this runtime's
                 queue name.
-            stop_after_failures: When so many members have failed, the group stops: those that have
-                not begun never begin, and the others are cancelled. None: it never does.
+            stop_after_failures: When so many members have failed since the group was submitted or
+                resumed, it stops: those that have not begun never begin, and the others are
+                cancelled. None: it never does.
             signal_when_finished: Key of a signal that is sent when the last member has ended, in
                 that very transaction, with the group's id as its payload: for a step that waits
                 for the group with ``Continue(signal=…)``.
@@ -154,6 +156,7 @@ class RunGroup:
 
         They are taken from the iterator some at a time, when the ones before are on their way to
         the store; a million of them need no memory of this process's beyond the state itself.
+        While an asynchronous one has no more yet, those that are there are submitted already.
         When this returns, all of them survive any crash. If it is broken off, those that
         were submitted go on; submit the same members again, and it goes on where it was.
 
@@ -207,6 +210,17 @@ class RunGroup:
         check_options(None, options)
         async with self._runtime._queue.committing() as tx:
             self._table().open(tx, self.group_id, self._options, options)
+
+    def _be_temporary(self) -> None:
+        """It ends with this process, which is the only one that can go on with it."""
+        self._options = self._options._replace(is_temporary=True, retention_ms=_FOR_EVER_MS)
+
+    async def _abandon(self) -> None:
+        """Let what goes on be cancelled, and the group be forgotten then."""
+        async with self._runtime._queue.committing() as tx:
+            group = self._table().find(self.group_id)
+            if group is not None:
+                self._table().abandon(tx, group)
 
     async def resume(
         self,

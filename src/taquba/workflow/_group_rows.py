@@ -28,6 +28,7 @@ __all__ = [
 
 GROUP_COLUMNS = (
     "number, group_id, total, sealed, succeeded, failed, cancelled, ends, stopped, stop_after,"
+    " forgiven, forgiven_until,"
     " signal_key, options"
 )
 
@@ -46,6 +47,8 @@ class Group:
     ends: int
     stopped: int
     stop_after: int | None
+    forgiven: int
+    forgiven_until: int
     signal_key: str | None
     options: bytes
 
@@ -53,6 +56,11 @@ class Group:
     def pending(self) -> int:
         """Members that have not ended."""
         return self.total - self.succeeded - self.failed - self.cancelled
+
+    @property
+    def has_too_many_failures(self) -> bool:
+        """Whether as many have failed, since it was last submitted or resumed, as may."""
+        return self.stop_after is not None and self.failed - self.forgiven >= self.stop_after
 
     def status(self) -> GroupStatus:
         return GroupStatus(
@@ -79,6 +87,8 @@ class GroupOptions(NamedTuple):
     stop_after: int | None
     signal_key: str | None
     retention_ms: int | None
+    is_temporary: bool = False
+    """Nobody could go on with it: it ends with the process that submits it."""
 
 
 class NewMember(NamedTuple):

@@ -41,6 +41,12 @@ _ENDED = {
     f" RETURNING {GROUP_COLUMNS}"
     for counter in _COUNTERS.values()
 }
+_REPLACED = {
+    counter: f"UPDATE groups SET {counter} = {counter} - 1, finished_at = NULL,"
+    f" forgiven = forgiven - ({int(counter == 'failed')} AND forgiven_until >= ?)"
+    " WHERE number = ?"
+    for counter in _COUNTERS.values()
+}
 _RUN_COLUMNS = ", ".join(f"runs.{column.strip()}" for column in RUN_COLUMNS.split(","))
 _POSITIONS = 2000
 """Members that are looked through at once."""
@@ -72,6 +78,8 @@ class GroupTable:
         self._take_number = take_number
         self._begin_upkeep = begin_upkeep
         self._submitting: dict[str, int] = {}
+        self._temporary: set[str] = set()
+        """Temporary groups of this process."""
         self._readers: dict[int, set[asyncio.Future[None]]] = {}
 
     def enter(self) -> None:
@@ -84,6 +92,20 @@ class GroupTable:
             self.to_stop.set()
         if rows:
             self._some()
+            self._abandon_all()
+
+    def _abandon_all(self) -> None:
+        """Of temporary groups, those are of no use any more that another process has made."""
+        rows = self._queue.peek(
+            "SELECT group_id FROM groups"
+            " WHERE queue = ? AND group_id IS NOT NULL AND temporary AND retention > 0",
+            (self.name,),
+        )
+        left = [group_id for (group_id,) in rows if group_id not in self._temporary]
+        if left:
+            with self._queue.transaction() as tx:
+                for group_id in left:
+                    self.abandon(tx, self.get(group_id))
 
     def _some(self) -> None:
         if not self.any:
@@ -179,10 +201,13 @@ class GroupTable:
         if group is None:
             tx.execute(
                 "INSERT INTO groups (number, queue, group_id, created_at, total, sealed, succeeded,"
-                " failed, cancelled, ends, stopped, stop_after, signal_key, retention, options)"
-                " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?)",
+                " failed, cancelled, ends, stopped, forgiven, forgiven_until, stop_after,"
+                " signal_key, retention, temporary, options)"
+                " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, ?, ?, ?, ?, ?)",
                 (self._take_number(), self.name, group_id, tx.now_ms, *own, pack(options)),
             )
+            if own.is_temporary:
+                self._temporary.add(group_id)
             tx.after_commit(lambda: self._opened(group_id))
         elif not group.sealed:
             self.renew(tx, group, own, options)
@@ -192,8 +217,9 @@ class GroupTable:
     ) -> None:
         """The group is submitted again, with these options; what had stopped it counts no more."""
         tx.execute(
-            "UPDATE groups SET stopped = 0, stop_after = ?, signal_key = ?, retention = ?,"
-            " options = ? WHERE number = ?",
+            "UPDATE groups SET stopped = 0, forgiven = failed, forgiven_until = ends,"
+            " stop_after = ?, signal_key = ?, retention = ?, temporary = ?, options = ?"
+            " WHERE number = ?",
             (*own, pack(options), group.number),
         )
         tx.after_commit(lambda: self._opened(group.group_id))
@@ -204,7 +230,11 @@ class GroupTable:
 
     def reopen(self, tx: QueueTransaction, group: Group) -> None:
         """What had stopped it counts no longer."""
-        tx.execute("UPDATE groups SET stopped = 0 WHERE number = ?", (group.number,))
+        tx.execute(
+            "UPDATE groups SET stopped = 0, forgiven = failed, forgiven_until = ends"
+            " WHERE number = ?",
+            (group.number,),
+        )
         tx.after_commit(lambda: self.stopped.discard(group.group_id))
 
     def add(
@@ -337,13 +367,11 @@ class GroupTable:
             "UPDATE members SET input = ? WHERE group_number = ? AND position = ?", (data, *place)
         )
 
-    def replaced(self, tx: QueueTransaction, place: Membership, status: int, life: int) -> None:
-        """A member begins a new life, this one; the one before had ended."""
-        counter = _STORED[status]
-        tx.execute(
-            f"UPDATE groups SET {counter} = {counter} - 1, finished_at = NULL WHERE number = ?",
-            (place.group_number,),
-        )
+    def replaced(
+        self, tx: QueueTransaction, place: Membership, status: int, end: int, life: int
+    ) -> None:
+        """A member begins a new life, this one; the one before had ended with this number."""
+        tx.execute(_REPLACED[_STORED[status]], (end, place.group_number))
         tx.execute(
             "UPDATE members SET life = ? WHERE group_number = ? AND position = ?", (life, *place)
         )
@@ -363,7 +391,7 @@ class GroupTable:
         tx.execute("UPDATE runs SET ended_number = ? WHERE life = ?", (group.ends, life))
         if not group.pending and (group.sealed or group.stopped):
             self._finish(tx, group)
-        elif group.stop_after is not None and group.failed >= group.stop_after:
+        elif group.has_too_many_failures:
             self.stop(tx, group)
         tx.after_commit(lambda: self._tell(number))
 
@@ -399,6 +427,12 @@ class GroupTable:
 
         tx.after_commit(stopped)
 
+    def abandon(self, tx: QueueTransaction, group: Group) -> None:
+        """Nobody wants it any more: what goes on is cancelled, and then it is forgotten."""
+        self.stop(tx, group)
+        tx.execute("UPDATE groups SET retention = 0 WHERE number = ?", (group.number,))
+        tx.after_commit(self.to_forget.set)
+
     def active_runs(self, number: int, first: int, limit: int) -> tuple[list[str], int | None]:
         """Runs of the next members that are active and were not cancelled; where to go on."""
         [(last,)] = self._queue.peek(
@@ -425,6 +459,7 @@ class GroupTable:
 
         def forgotten() -> None:
             self.stopped.discard(group.group_id)
+            self._temporary.discard(group.group_id)
             self.to_forget.set()
             self._tell(group.number)
 

@@ -309,10 +309,10 @@ class RunTable:
     ) -> Membership | None:
         """Remove what is left of an earlier life; the place that the new one has in a group."""
         self._keep_for_waiters(run_id)
-        for ref, group, position, status, known, runner, before in tx.execute(
+        for ref, group, position, status, known, runner, before, end in tx.execute(
             "DELETE FROM runs WHERE queue = ? AND run_id = ?"
             " RETURNING result_ref, group_number, position, status, input_digest, workflow,"
-            " life",
+            " life, ended_number",
             (self._name, run_id),
         ).fetchall():
             self._clearing.forget(tx, before)
@@ -325,7 +325,7 @@ class RunTable:
                         "choose another run id, or forget the group first"
                     )
                 place = Membership(group, position)
-                self.groups.replaced(tx, place, status, life)
+                self.groups.replaced(tx, place, status, end, life)
         return place
 
     def adopt(self, tx: QueueTransaction, life: int, place: Membership) -> None:

@@ -88,13 +88,20 @@ _GROUPS = """CREATE TABLE groups (
     ends INTEGER NOT NULL,
     stopped INTEGER NOT NULL,
     stop_after INTEGER,
+    forgiven INTEGER NOT NULL,
+    forgiven_until INTEGER NOT NULL,
+    temporary INTEGER NOT NULL,
     signal_key TEXT,
     retention INTEGER,
     finished_at INTEGER,
     options BLOB NOT NULL
 )"""
 """Run groups: how many members are known, whether that is all, how many ended how, and how many
-ends there were. One without an id is forgotten, and is being removed."""
+ends there were. One without an id is forgotten, and is being removed.
+
+`forgiven` of those that have failed are going to run again, or were known when the group was
+submitted again: their ends were not after the one numbered `forgiven_until`. A temporary group is
+of no use when the process has gone that submitted it."""
 _GROUPS_BY_ID = "CREATE UNIQUE INDEX groups_by_id ON groups (queue, group_id)"
 
 _MEMBERS = """CREATE TABLE members (
