@@ -13,8 +13,8 @@
 Each document is a run of two steps: read and split it, then ask a model about each section (here a
 pause that costs tokens) and put the answers together. When `--stop-after` documents have failed,
 the group stops, before a whole folder of broken ones costs money; mend what is wrong, and run it
-again: only what failed or never began is run. Answers that are paid for are kept as memos: kill it with
-kill -9 at any moment, run it again, and no section is asked about twice that was answered before.
+again: only what failed or never began is run. Answers that are paid for are kept as memos: kill it
+with kill -9 at any moment, run it again, and no section is asked about that was answered before.
 """
 
 from __future__ import annotations
