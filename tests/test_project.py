@@ -214,7 +214,7 @@ PUBLIC = {
         BlockingKeyValueReader RunEffects Submission
         MAX_INLINE_MEMO_SIZE MemoStats
         GroupMember GroupMembers GroupStatus MAX_GROUP_ID_LENGTH MAX_MEMBER_KEY_SIZE
-        MemberResult RunGroup
+        MemberPage MemberResult MemberSummary RunGroup
     """,
     "taquba.jobs": """
         BlockingJobContext Call Job JobContext JobGroup JobHandle JobResult JobRunner job

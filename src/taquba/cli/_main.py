@@ -44,9 +44,10 @@ exit status:
   2    not done: a mistake in the command, or the store cannot be reached or read
   130  interrupted
 
-Every command but 'dead redrive', 'runs cancel' and 'signal' only reads the store, and may run
-beside the process that owns it. Credentials come from the environment, as for any other program
-that uses the same store. 'taquba COMMAND --help' has examples.
+Every command but 'dead redrive', 'runs cancel', 'groups cancel', 'groups forget' and 'signal' only
+reads the store, and may run beside the process that owns it. Credentials come from the
+environment, as for any other program that uses the same store. 'taquba COMMAND --help' has
+examples.
 """
 
 

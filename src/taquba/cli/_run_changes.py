@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taquba.queue import Follower, Queue
     from taquba.workflow import Signalled, WorkflowRuntime
 
-__all__ = ["cancel_command", "signal_command"]
+__all__ = ["cancel_command", "runtime_on", "signal_command"]
 
 
 async def cancel_command(options: argparse.Namespace, clock: Clock) -> int:
@@ -42,7 +42,7 @@ async def cancel_command(options: argparse.Namespace, clock: Clock) -> int:
             )
     changed = end is None
     if changed:
-        async with owning(options, clock) as queue, _runtime(queue, options.queue) as runtime:
+        async with owning(options, clock) as queue, runtime_on(queue, options.queue) as runtime:
             if not await runtime.cancel(options.run):
                 raise Usage(
                     f"run {options.run!r} has ended meanwhile: 'taquba runs show' tells how"
@@ -65,7 +65,7 @@ async def signal_command(options: argparse.Namespace, clock: Clock) -> int:
     async with following(options, clock) as follower:
         await _check_runtime(follower, options.queue)
         await check_unowned(follower, options, clock, call="WorkflowRuntime.signal")
-    async with owning(options, clock) as queue, _runtime(queue, options.queue) as runtime:
+    async with owning(options, clock) as queue, runtime_on(queue, options.queue) as runtime:
         signalled = await runtime.signal(
             options.key, payload, signal_id=options.signal_id, mode=options.mode
         )
@@ -131,7 +131,7 @@ async def _check_runtime(follower: Follower, name: str) -> None:
         )
 
 
-def _runtime(queue: Queue, name: str) -> WorkflowRuntime:
+def runtime_on(queue: Queue, name: str) -> WorkflowRuntime:
     """A runtime that runs nothing; it goes on with the timelines that others keep."""
     from taquba.workflow import WorkflowRuntime
 

@@ -17,12 +17,13 @@ _STATES = ("pending", "running", "cancelling", "terminated", "succeeded", "faile
 
 
 def add_run_commands(verbs: Verbs) -> None:
-    """Declare ``runs`` and ``signal``."""
+    """Declare ``runs``, ``groups`` and ``signal``."""
     runs = add_group(verbs, "runs", "look at runs of workflows, and cancel them")
     _add_list(runs)
     _add_show(runs)
     _add_timeline(runs)
     _add_cancel(runs)
+    _add_groups(verbs)
     _add_signal(verbs)
 
 
@@ -111,6 +112,77 @@ def _add_cancel(actions: Verbs) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's id")
     _add_queue(parser)
     add_take_over(parser)
+
+
+def _add_groups(verbs: Verbs) -> None:
+    groups = add_group(verbs, "groups", "look at groups of runs, cancel and forget them")
+    parser = add_command(
+        groups,
+        "list",
+        command=loaded("_groups", "list_command"),
+        summary="list groups, and how many of their members ended how",
+        description="List groups, page by page, in the order of their ids.",
+        examples="  taquba groups list s3://bucket/app\n  taquba groups list ./state --json\n",
+    )
+    _add_queue(parser)
+    add_pages(parser)
+    _add_group_command(
+        groups,
+        "show",
+        summary="show how many members of a group ended how",
+        description="Show how many members of a group ended how.",
+        examples="  taquba groups show ./state batch-42 --json | jq .failed\n",
+    )
+    parser = _add_group_command(
+        groups,
+        "members",
+        summary="list the members of a group, and their runs",
+        description="List the members of a group, page by page, in the order of their submission.",
+        examples=(
+            "  taquba groups members ./state batch-42 --state failed\n"
+            "  taquba groups members ./state batch-42 --json | jq -r .members[].run_id\n"
+        ),
+    )
+    parser.add_argument("--state", choices=_STATES, help="only those in this state, or ended so")
+    add_pages(parser)
+    parser = _add_group_command(
+        groups,
+        "cancel",
+        summary="cancel the members of a group that have not ended",
+        description=(
+            "Cancel the members of a group that have not ended, for good: the group stops.\n"
+            f"{_WRITES}RunGroup.cancel."
+        ),
+        examples="  taquba groups cancel ./state batch-42\n",
+    )
+    add_take_over(parser)
+    parser = _add_group_command(
+        groups,
+        "forget",
+        summary="remove a group with its members' runs",
+        description=(
+            "Remove a group, all of whose members have ended, with their runs.\n"
+            f"{_WRITES}RunGroup.forget."
+        ),
+        examples="  taquba groups forget ./state batch-42\n",
+    )
+    add_take_over(parser)
+
+
+def _add_group_command(
+    actions: Verbs, name: str, *, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        actions,
+        name,
+        command=loaded("_groups", f"{name}_command"),
+        summary=summary,
+        description=description,
+        examples=examples,
+    )
+    parser.add_argument("group", metavar="GROUP", help="the group's id")
+    _add_queue(parser)
+    return parser
 
 
 def _add_signal(verbs: Verbs) -> None:

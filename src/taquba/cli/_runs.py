@@ -14,9 +14,9 @@ from taquba.cli._text import ago, json_text, one_line, table, when
 
 if TYPE_CHECKING:
     from taquba.clock import Clock
-    from taquba.workflow import RunOutcome, RunStatus, RunSummary
+    from taquba.workflow import RunOutcome, RunState, RunStatus, RunSummary, TerminalStatus
 
-__all__ = ["list_command", "show_command"]
+__all__ = ["list_command", "run_as_json", "show_command", "wanted_state", "what_of"]
 
 _SHOWN = 2000
 """Bytes of a result that are shown to people."""
@@ -24,12 +24,8 @@ _SHOWN = 2000
 
 async def list_command(options: argparse.Namespace, clock: Clock) -> int:
     """List runs."""
-    from taquba.workflow import RunState, TerminalStatus, WorkflowView
+    from taquba.workflow import WorkflowView
 
-    state: RunState | TerminalStatus | None = None
-    if options.state is not None:
-        states = {each.value: each for each in (*RunState, *TerminalStatus)}
-        state = states[options.state]
     wanted = filters(options, clock)
     ended: dict[str, datetime | None] = {
         name: None if text is None else moment(text, clock.now_ms(), option)
@@ -41,7 +37,7 @@ async def list_command(options: argparse.Namespace, clock: Clock) -> int:
     async with following(options, clock) as follower:
         view = WorkflowView(follower, queue_name=options.queue)
         page = await view.runs(
-            state,
+            wanted_state(options),
             headers=wanted["headers"],
             error=wanted["error"],
             submitted_after=wanted["enqueued_after"],
@@ -56,7 +52,7 @@ async def list_command(options: argparse.Namespace, clock: Clock) -> int:
             after=options.after,
         )
     if options.json:
-        print(json_text({"runs": [_as_json(run) for run in page.runs], "next": page.next}))
+        print(json_text({"runs": [run_as_json(run) for run in page.runs], "next": page.next}))
         return 0
     if not page.runs:
         print("no such runs")
@@ -69,7 +65,7 @@ async def list_command(options: argparse.Namespace, clock: Clock) -> int:
             run.state.value if run.status is None else run.status.value,
             str(run.current_step),
             ago(now_ms - round(run.submitted_at.timestamp() * 1000)),
-            one_line(_what(run, now_ms)),
+            one_line(what_of(run, now_ms)),
         ]
         for run in page.runs
     ]
@@ -99,7 +95,15 @@ async def show_command(options: argparse.Namespace, clock: Clock) -> int:
     return 0
 
 
-def _what(run: RunSummary, now_ms: int) -> str:
+def wanted_state(options: argparse.Namespace) -> RunState | TerminalStatus | None:
+    """What ``--state`` says."""
+    from taquba.workflow import RunState, TerminalStatus
+
+    states = {each.value: each for each in (*RunState, *TerminalStatus)}
+    return None if options.state is None else states[options.state]
+
+
+def what_of(run: RunSummary, now_ms: int) -> str:
     """What else is worth a look in a list."""
     if run.error is not None:
         return run.error
@@ -137,7 +141,8 @@ def _as_text(status: RunStatus, outcome: RunOutcome | None, now_ms: int) -> str:
     return f"{table(rows)}\n\nresult, {len(outcome.result):,} bytes:\n{text[:_SHOWN]}{more}"
 
 
-def _as_json(run: RunSummary) -> dict[str, Any]:
+def run_as_json(run: RunSummary) -> dict[str, Any]:
+    """A run of a list."""
     return {
         "run_id": run.run_id,
         "state": run.state.value,

@@ -9,7 +9,9 @@ from taquba.workflow._group_records import MAX_GROUP_ID_LENGTH as MAX_GROUP_ID_L
 from taquba.workflow._group_records import MAX_MEMBER_KEY_SIZE as MAX_MEMBER_KEY_SIZE
 from taquba.workflow._group_records import GroupMember as GroupMember
 from taquba.workflow._group_records import GroupStatus as GroupStatus
+from taquba.workflow._group_records import MemberPage as MemberPage
 from taquba.workflow._group_records import MemberResult as MemberResult
+from taquba.workflow._group_records import MemberSummary as MemberSummary
 from taquba.workflow._hooks import TerminalHook as TerminalHook
 from taquba.workflow._hooks import TerminalHookFunction as TerminalHookFunction
 from taquba.workflow._memo import MAX_INLINE_MEMO_SIZE as MAX_INLINE_MEMO_SIZE
@@ -89,7 +91,9 @@ __all__ = [
     "GroupMember",
     "GroupMembers",
     "GroupStatus",
+    "MemberPage",
     "MemberResult",
+    "MemberSummary",
     "Memo",
     "MemoStats",
     "Outcome",

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from taquba._checks import identifier, utf8, wrong_type
 from taquba.errors import InvalidArgument, ValueTooLarge
-from taquba.workflow._records import RunOutcome, RunTermination
+from taquba.workflow._records import RunOutcome, RunSummary, RunTermination
 
 __all__ = [
     "MAX_GROUP_ID_LENGTH",
     "MAX_MEMBER_KEY_SIZE",
     "GroupMember",
     "GroupStatus",
+    "MemberPage",
     "MemberResult",
+    "MemberSummary",
     "check_group_id",
     "check_member_key",
     "member_run_id",
@@ -53,6 +55,25 @@ class MemberResult:
     outcome: RunOutcome
     position: int
     """Of the member in its group, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSummary:
+    """A member of a list, and its run."""
+
+    key: str
+    position: int
+    """Of the member in its group, from 0."""
+    run: RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPage:
+    """Some members of a group."""
+
+    members: tuple[MemberSummary, ...]
+    next: str | None
+    """Where the next page begins: the `after` of its call. None: this is the last one."""
 
 
 @dataclass(frozen=True, slots=True)

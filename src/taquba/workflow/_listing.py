@@ -24,7 +24,15 @@ from taquba.workflow._run import ACTIVE, KINDS, STORED, TERMINAL, place_of
 if TYPE_CHECKING:
     from taquba.queue import QueueReader
 
-__all__ = ["MAX_PAGE_SIZE", "RunFilter", "count_runs", "list_runs"]
+__all__ = [
+    "MAX_PAGE_SIZE",
+    "SUMMARY_COLUMNS",
+    "WITH_JOBS",
+    "RunFilter",
+    "count_runs",
+    "list_runs",
+    "summary_of",
+]
 
 MAX_PAGE_SIZE = 10_000
 """Runs on a page."""
@@ -34,12 +42,12 @@ _COUNTED = 5_000
 """Entries of an index that are counted at once."""
 _BEFORE_ALL = -(2**62)
 _AFTER_ALL = 2**62
-_COLUMNS = (
+SUMMARY_COLUMNS = (
     "r.life, r.ended_at, r.status, r.run_id, r.step, r.submitted_at, r.error, r.error_kind,"
     " r.error_type, r.headers, r.workflow, r.revision, r.signal_key,"
     " j.state, j.cancel_requested, j.run_at, j.attempts"
 )
-_JOBS = " LEFT JOIN jobs AS j ON r.status = 0 AND j.id = r.job_id"
+WITH_JOBS = " LEFT JOIN jobs AS j ON r.status = 0 AND j.id = r.job_id"
 _ALL = (ACTIVE, *STORED.values())
 _LIFE, _ENDED_AT = 0, 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -143,7 +151,7 @@ async def list_runs(
         await source.enter()
         rows = _slice(reader, queue, wanted, place, size)
         for row in rows:
-            run = _summary(row)
+            run = summary_of(row)
             if wanted.matches(run):
                 found.append((_place(wanted, row), run))
         if len(rows) < size or len(found) > limit:
@@ -182,7 +190,7 @@ async def count_runs(reader: QueueReader, queue: str) -> RunCounts:
         await source.enter()
         rows = source.rows(
             "SELECT r.life, j.state, j.cancel_requested, j.run_at, j.attempts, NULL"
-            f" FROM runs AS r INDEXED BY runs_by_status{_JOBS}"
+            f" FROM runs AS r INDEXED BY runs_by_status{WITH_JOBS}"
             " WHERE r.queue = ? AND r.status = 0 AND r.life > ? ORDER BY r.life LIMIT ?",
             (queue, life, _SLICE),
         )
@@ -214,15 +222,16 @@ def _slice(
         low, high = _bounds(wanted)
         beyond, bound = (">=", low) if wanted.newest_first else ("<=", high)
         return rows(
-            f"SELECT {_COLUMNS} FROM runs AS r INDEXED BY runs_ended{_JOBS} WHERE r.queue = ?"
-            f" AND r.status > 0 AND r.ended_at {beyond} ? AND (r.ended_at, r.life) {above} (?, ?)"
+            f"SELECT {SUMMARY_COLUMNS} FROM runs AS r INDEXED BY runs_ended{WITH_JOBS}"
+            f" WHERE r.queue = ? AND r.status > 0 AND r.ended_at {beyond} ?"
+            f" AND (r.ended_at, r.life) {above} (?, ?)"
             f" ORDER BY r.ended_at {order}, r.life {order} LIMIT ?",
             (queue, bound, *place, size),
         )
     found: list[tuple[Any, ...]] = []
     for status in wanted.statuses:
         found += rows(
-            f"SELECT {_COLUMNS} FROM runs AS r INDEXED BY runs_by_status{_JOBS}"
+            f"SELECT {SUMMARY_COLUMNS} FROM runs AS r INDEXED BY runs_by_status{WITH_JOBS}"
             f" WHERE r.queue = ? AND r.status = ? AND r.life {above} ?"
             f" ORDER BY r.life {order} LIMIT ?",
             (queue, status, place[1], size),
@@ -231,7 +240,8 @@ def _slice(
     return found[:size]
 
 
-def _summary(row: tuple[Any, ...]) -> RunSummary:
+def summary_of(row: tuple[Any, ...]) -> RunSummary:
+    """The run of a row of `SUMMARY_COLUMNS`."""
     (_, ended_at, status, run_id, step, submitted_at, error, kind, error_type, headers) = row[:10]
     workflow, revision, signal_key, job_state, cancelled, due_ms, attempts = row[10:]
     state, waiting_for, due = RunState.TERMINATED, None, None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from taquba._checks import whole
 from taquba.errors import IncompatibleStore
-from taquba.workflow._group_records import GroupStatus, check_group_id
+from taquba.workflow._group_listing import list_members, position_in
+from taquba.workflow._group_records import GroupStatus, MemberPage, check_group_id
 from taquba.workflow._group_rows import find_group, list_groups
 from taquba.workflow._large import outcome_of_run
 from taquba.workflow._listing import MAX_PAGE_SIZE, RunFilter, count_runs, list_runs
@@ -211,6 +212,41 @@ class RunReader:
         found = list_groups(source.rows, self._queue_name, first, limit)
         await source.leave()
         return [group.status() for group in found]
+
+    async def group_members(
+        self,
+        group_id: str,
+        state: RunState | TerminalStatus | None = None,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> MemberPage | None:
+        """Some members of a group, in the order of their submission; None if there is no group of
+        this id. What it reports is durable.
+
+        There is no index of their states: with `state`, members are looked through, some at a
+        time, and the event loop goes on between.
+
+        Args:
+            group_id: The group.
+            state: Only members in this state, or that ended so; None: in any.
+            limit: Members on the page at most, up to 10,000.
+            after: The `next` of the page before.
+        """
+        name = check_group_id(group_id)
+        wanted = RunFilter(state=state)
+        whole(limit, "limit", 0, MAX_PAGE_SIZE)
+        first = position_in(after)
+        if not await self._enter():
+            return None
+        source = self._reader._source
+        group = find_group(source.rows, self._queue_name, name)
+        if group is None:
+            await source.leave()
+            return None
+        page = await list_members(self._reader, group.number, wanted, limit=limit, first=first)
+        await source.leave()
+        return page
 
     async def _enter(self) -> bool:
         """Begin to read; whether there are tables of workflows.
