@@ -450,3 +450,12 @@ async def test_effects_of_a_submission(world: World) -> None:
         assert await jobs.runtime._queue.kv.get("k") == b"v"
         with pytest.raises(SerializationError):
             greet("\ud800")
+
+
+async def test_a_job_that_runs_after_a_while(world: World) -> None:
+    async with world.runner(greet) as jobs:
+        handle = await jobs.submit(greet("a"), delay=3600)
+        await world.clock.advance(3599)
+        assert await handle.fetch_result() is None
+        await world.clock.advance(1)
+        assert await handle.fetch_result() is not None

@@ -86,6 +86,14 @@ CALLS: dict[str, tuple[Call, type[TaqubaError], str]] = {
         InvalidType,
         "run_at",
     ),
+    "delay negative": (lambda r: r.submit(b"", delay=-1), InvalidArgument, "delay"),
+    "delay NaN": (lambda r: r.submit(b"", delay=float("nan")), InvalidArgument, "delay"),
+    "delay str": (lambda r: r.submit(b"", delay="1 h"), InvalidType, "delay"),  # type: ignore[arg-type]
+    "delay and run_at": (
+        lambda r: r.submit(b"", delay=1, run_at=datetime(2026, 1, 1, tzinfo=UTC)),
+        InvalidArgument,
+        "run_at or delay, not both",
+    ),
     "once int": (lambda r: r.submit(b"", run_id="r", once=1), InvalidType, "once"),  # type: ignore[arg-type]
     "once str": (lambda r: r.submit(b"", once="no"), InvalidType, "once"),  # type: ignore[arg-type]
     "effects dict": (lambda r: r.submit(b"", effects={}), InvalidType, "effects"),  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ import pytest
 from taquba import Effects, JobState, ManualClock
 from taquba.errors import (
     ConflictingEffects,
-    InconsistentRunState,
     InputMismatch,
     InvalidRunId,
     ReservedName,
+    RunState,
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
@@ -302,6 +302,21 @@ async def test_a_run_that_starts_later() -> None:
         assert status is not None and status.state is RunState.PENDING
         await t.clock.advance(59.999)
         assert await t.runtime.unfinished() == 1
+        await t.clock.advance(0.001)
+        assert await t.runtime.unfinished() == 0
+
+
+@pytest.mark.parametrize("delay", [60, timedelta(minutes=1)])
+async def test_a_run_that_starts_after_a_while(delay: timedelta | float) -> None:
+    """The delay counts from the commit, however the run is submitted."""
+    async with bed(done) as t:
+        waiting = t.runtime.submission(b"in", delay=delay)
+        await t.clock.advance(600)
+        await t.runtime.submit(b"in", delay=delay)
+        await t.runtime.submit_many([waiting])
+        await t.queue.commit(RunEffects(t.runtime._opened()).submit(b"in", delay=delay))
+        await t.clock.advance(59.999)
+        assert await t.runtime.unfinished() == 3
         await t.clock.advance(0.001)
         assert await t.runtime.unfinished() == 0
 

@@ -152,6 +152,7 @@ class JobRunner:
         priority: int | None = None,
         max_attempts: int | None = None,
         run_at: datetime | None = None,
+        delay: Duration | None = None,
         effects: Effects | None = None,
     ) -> JobHandle[R]:
         """Submit a call of a job. When this returns, it survives any crash.
@@ -165,6 +166,7 @@ class JobRunner:
             priority: Lower is served first.
             max_attempts: Default: the job's, or else the queue's.
             run_at: It runs not before this (aware) time.
+            delay: It runs not before this much time has passed.
             effects: More to commit with the submission; dropped if it was submitted before.
 
         Raises:
@@ -186,6 +188,7 @@ class JobRunner:
                 priority=priority,
                 max_attempts=made.job.max_attempts if max_attempts is None else max_attempts,
                 run_at=run_at,
+                delay=delay,
                 effects=effects,
             )
         except InputMismatch as error:

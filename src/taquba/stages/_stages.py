@@ -129,6 +129,7 @@ class Stages(Generic[Result]):
         priority: int | None = None,
         max_attempts: int | None = None,
         run_at: datetime | None = None,
+        delay: Duration | None = None,
         effects: Effects | None = None,
     ) -> Submitted:
         """Start a run with the call of a stage: ``submit(runtime, purchase.charge(order))``.
@@ -136,8 +137,8 @@ class Stages(Generic[Result]):
         See `WorkflowRuntime.submit` for the options, and for what it raises.
 
         Raises:
-            InvalidArgument: The call has a delay or waits for a signal: use `run_at`, or a
-                first stage that does no more than go on with the next.
+            InvalidArgument: The call has a delay or waits for a signal: use `delay` or
+                `run_at`, or a first stage that does no more than go on with the next.
         """
         if not isinstance(first, Call):
             raise wrong_type("a run begins with the call of a stage, workflow.first(…)", first)
@@ -146,7 +147,7 @@ class Stages(Generic[Result]):
         if first.delay is not None or first.signal is not None:
             raise InvalidArgument(
                 "the first stage of a run can neither have a delay nor wait for a signal: use "
-                "run_at=…, or a stage that goes on with this call"
+                "delay=… or run_at=…, or a stage that goes on with this call"
             )
         return await runtime.submit(
             first.payload,
@@ -157,6 +158,7 @@ class Stages(Generic[Result]):
             priority=priority,
             max_attempts=max_attempts,
             run_at=run_at,
+            delay=delay,
             effects=effects,
         )
 

@@ -286,6 +286,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         priority: int | None = None,
         max_attempts: int | None = None,
         run_at: datetime | None = None,
+        delay: Duration | None = None,
         effects: Effects | None = None,
     ) -> Submitted:
         """Start a run. When this returns, the run survives any crash.
@@ -305,6 +306,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
             priority: Of every step; lower is served first.
             max_attempts: Of every step; default: the queue's.
             run_at: Step 0 runs not before this (aware) time.
+            delay: Step 0 runs not before this much time has passed.
             effects: More to commit with the submission; dropped if the run was active.
 
         Raises:
@@ -327,6 +329,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
             priority=priority,
             max_attempts=max_attempts,
             run_at=run_at,
+            delay=delay,
         )
         if effects is not None:
             if not isinstance(effects, Effects):
@@ -350,6 +353,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
         priority: int | None = None,
         max_attempts: int | None = None,
         run_at: datetime | None = None,
+        delay: Duration | None = None,
     ) -> Submission:
         """A run that is submitted together with something else.
 
@@ -369,6 +373,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
             priority=priority,
             max_attempts=max_attempts,
             run_at=run_at,
+            delay=delay,
             workflow=workflow,
             revision=revision,
             once=once,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, cast, final
 
 from taquba._checks import blob, flag, identifier, shown, wrong_type
 from taquba._msgpack import pack
-from taquba.clock import SystemClock
+from taquba.clock import Duration, SystemClock
 from taquba.errors import (
     InputMismatch,
     InvalidArgument,
@@ -233,6 +233,7 @@ class RunEffects(Effects):
         priority: int | None = None,
         max_attempts: int | None = None,
         run_at: datetime | None = None,
+        delay: Duration | None = None,
         workflow: str | None = None,
         revision: str | None = None,
     ) -> Self:
@@ -256,6 +257,7 @@ class RunEffects(Effects):
                 priority=priority,
                 max_attempts=max_attempts,
                 run_at=run_at,
+                delay=delay,
                 workflow=workflow,
                 revision=revision,
             )
@@ -292,6 +294,7 @@ def new_submission(
     priority: int | None = None,
     max_attempts: int | None = None,
     run_at: datetime | None = None,
+    delay: Duration | None = None,
     workflow: str | None = None,
     revision: str | None = None,
     once: bool = False,
@@ -320,6 +323,7 @@ def new_submission(
         priority=priority,
         max_attempts=max_attempts,
         run_at=run_at,
+        delay=delay,
     )
     own = dict(headers or {})
     return Submission(runs, name, life, job, own, workflow, revision, once=once, group_id=group_id)
