@@ -11,14 +11,14 @@ import pytest
 from taquba import Effects, JobState, ManualClock
 from taquba.errors import (
     ConflictingEffects,
+    InconsistentRunState,
     InputMismatch,
     InvalidRunId,
     ReservedName,
-    RunState,
     ValueTooLarge,
 )
 from taquba.objectstore import MemoryStore
-from taquba.workflow import Continue, RunState, Step, Succeed
+from taquba.workflow import Continue, RunEffects, RunState, Step, Succeed
 
 from .harness import Process, bed
 
