@@ -66,6 +66,41 @@ def test_everything_of_one_round_shares_an_entry() -> None:
     run(main())
 
 
+def test_what_was_put_off_to_the_next_round_joins_the_batch_that_lingers() -> None:
+    async def main() -> None:
+        store = ObedientStore(MemoryStore())
+        log = await open_log(store)
+        for lingers in (False, True):
+            before = log.journal.statistics().entries
+            first = log.say("now")
+            asyncio.get_running_loop().call_soon(log.say, "then")
+            if lingers:
+                log.journal.linger()
+                log.journal.linger()
+            await first
+            await rounds()
+            assert log.journal.statistics().entries - before == (1 if lingers else 2)
+        await log.journal.close()
+
+    run(main())
+
+
+def test_a_batch_lingers_for_one_round_alone() -> None:
+    async def main() -> None:
+        store = ObedientStore(MemoryStore())
+        log = await open_log(store)
+        log.journal.linger()  # nothing is due
+        said = log.say("now")
+        for _ in range(4):
+            log.journal.linger()
+            await rounds(1)
+        assert log.journal.statistics().puts == 1
+        await said
+        await log.journal.close()
+
+    run(main())
+
+
 def test_a_lone_commit_takes_one_put_and_no_waiting() -> None:
     async def main() -> None:
         store = ObedientStore(MemoryStore(), latency=0.020)

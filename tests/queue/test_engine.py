@@ -13,7 +13,8 @@ import pytest
 
 from taquba import Claim, JobState, PermanentError, Queue, QueueConfig, TransientError
 from taquba.errors import ClaimLost, Closed, Fenced
-from taquba.queue import Effects, Engine, Settlement
+from taquba.queue import Effects, Engine, QueueTransaction, Settlement
+from taquba.queue._shares import FairShares
 from tests.queue.harness import (
     NO_BACKOFF,
     World,
@@ -675,6 +676,28 @@ async def test_a_busy_worker_shares_its_puts(world: World, queue: Queue) -> None
         pass
     assert await queue.stats("q") == counts(done=1000)
     assert world.wire.entries - before <= 50
+
+
+async def test_what_comes_in_one_round_is_claimed_in_one_transaction(
+    world: World, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[int] = []
+    claim = FairShares.claim
+
+    def counted(shares: FairShares, tx: QueueTransaction, count: int) -> list[Claim]:
+        taken = claim(shares, tx, count)
+        claims.append(len(taken))
+        return taken
+
+    monkeypatch.setattr(FairShares, "claim", counted)
+    handler = Recorder()
+    handler.may_end.clear()
+    async with working(world, queue.engine("q", handler, concurrency=100)):
+        before = world.wire.entries
+        await asyncio.gather(*(queue.enqueue("q", b"1") for _ in range(100)))
+        assert world.wire.entries - before == 1
+        assert claims == [100]
+        handler.may_end.set()
 
 
 # -- a store that does not answer -----------------------------------------------------------

@@ -77,6 +77,7 @@ class Journal:
         self._admission = Gate()
         self._last_seal = clock.monotonic() - config.commit_interval
         self._seal_scheduled = False
+        self._seal_later = False
         self._pace_wanted = asyncio.Event()
         self._failure: TaqubaError | None = None
         self._refusal: TaqubaError | None = None
@@ -222,8 +223,24 @@ class Journal:
             self._pace_wanted.set()
         # Otherwise the next acknowledgement comes here again.
 
+    def linger(self) -> None:
+        """Let a seal that is due wait for one more round of the event loop.
+
+        For what was put off to the next round, such as the claims of all that this one makes
+        pending: it joins the batch.
+        """
+        if self._seal_scheduled:
+            self._seal_later = True
+
     def _seal_scheduled_batch(self) -> None:
-        self._seal_scheduled = False
+        if self._seal_later:
+            self._seal_later = False
+            self._loop.call_soon(self._seal_lingering_batch)
+        else:
+            self._seal_lingering_batch()
+
+    def _seal_lingering_batch(self) -> None:
+        self._seal_scheduled = self._seal_later = False
         if self._pending and self._failure is None:
             if self._pipeline.outstanding < self._position.window:
                 self._seal()

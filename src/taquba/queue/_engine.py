@@ -259,11 +259,16 @@ class Engine:
     # -- claiming and settling --------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Jobs are pending: claim for the slots that are free, at once."""
+        """Jobs are pending: claim for the slots that are free, in one transaction for all that
+        this round of the event loop makes pending, and in the same batch.
+        """
         if self._flushing:
             return  # the transaction that made them pending also claims what it can
-        if self._accepting and self._busy < self._concurrency and self._shares.any_pending():
-            self._flush()
+        if self._flush_is_due:
+            self._core.database.journal.linger()
+        elif self._accepting and self._busy < self._concurrency and self._shares.any_pending():
+            self._flush_soon()
+            self._core.database.journal.linger()
 
     def _flush_soon(self) -> None:
         if not self._flush_is_due:
