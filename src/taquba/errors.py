@@ -197,7 +197,8 @@ def _rebuild_corrupt_store(message: str, key: str) -> CorruptStore:
 
 
 class PayloadMissing(TaqubaError):
-    """The object that holds a job's payload is gone; something other than taquba deleted it.
+    """The object that holds a job's payload is gone; something other than taquba deleted it, or
+    this process is not the store's owner any more, and does not know yet.
 
     Restore it from a backup or an older object version, and requeue the job.
     """

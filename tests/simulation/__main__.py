@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from tests.simulation import runs, shrink, stack, workers, world
+from tests.simulation import groups, runs, shrink, stack, workers, world
 from tests.simulation.runner import simulate_many
 
 
@@ -29,17 +29,25 @@ def main() -> int:
         type=int,
         help="how many worlds of workflow runs (default: one for ten of the whole)",
     )
+    parser.add_argument(
+        "--group-seeds",
+        type=int,
+        help="how many worlds of run groups (default: one for ten of the whole)",
+    )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes to use")
     parser.add_argument("--seed", type=int, help="only this world")
     parser.add_argument("--journal", action="store_true", help="with --seed: the journal alone")
     parser.add_argument("--workers", action="store_true", help="with --seed: the world of workers")
     parser.add_argument("--runs", action="store_true", help="with --seed: the world of runs")
+    parser.add_argument("--groups", action="store_true", help="with --seed: the world of groups")
     parser.add_argument("--trace", action="store_true", help="print what happens there")
     options = parser.parse_args()
     logging.getLogger("taquba").setLevel(logging.CRITICAL)
     if options.seed is not None:
-        chosen = [kind for kind in ("workers", "journal", "runs") if getattr(options, kind)]
+        chosen = [
+            kind for kind in ("workers", "journal", "runs", "groups") if getattr(options, kind)
+        ]
         kind = chosen[0] if chosen else "stack"
         return _one(seed=options.seed, kind=kind, trace=options.trace)
     fewer = options.seeds * 3 // 10
@@ -49,6 +57,7 @@ def main() -> int:
         ("journal", fewer if options.journal_seeds is None else options.journal_seeds),
         ("workers", fewer if options.worker_seeds is None else options.worker_seeds),
         ("runs", options.seeds // 10 if options.run_seeds is None else options.run_seeds),
+        ("groups", options.seeds // 10 if options.group_seeds is None else options.group_seeds),
     ):
         failed |= _many(kind, range(options.first, options.first + count), options.jobs)
     return failed
@@ -59,6 +68,7 @@ _SIMULATE = {
     "journal": world.simulate,
     "workers": workers.simulate,
     "runs": runs.simulate,
+    "groups": groups.simulate,
 }
 
 

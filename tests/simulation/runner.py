@@ -8,7 +8,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.simulation import runs, stack, workers, world
+from tests.simulation import groups, runs, stack, workers, world
 
 _SHARE = 25
 
@@ -22,7 +22,8 @@ def simulate_many(
         seeds: Which.
         jobs: Processes to use.
         kind: "stack" for journal, database and queue together; "journal" for it alone;
-            "workers" for handlers over the whole; "runs" for workflow runs.
+            "workers" for handlers over the whole; "runs" for workflow runs; "groups" for groups
+            of these.
     """
     shares = [(kind, seeds[start : start + _SHARE]) for start in range(0, len(seeds), _SHARE)]
     totals: Counter[str] = Counter()
@@ -71,5 +72,8 @@ def _simulate(kind: str, seed: int) -> tuple[Counter[str], list[str]]:
     if kind == "runs":
         flowing = runs.simulate(seed)
         return flowing.counts, flowing.violations
+    if kind == "groups":
+        together = groups.simulate(seed)
+        return together.counts, together.violations
     simple = world.simulate(seed)
     return Counter(simple.counts, acknowledged=len(simple.acknowledged)), simple.violations

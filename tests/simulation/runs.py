@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from taquba import PermanentError, TransientError
@@ -39,8 +39,9 @@ from tests.simulation.stack import database_config, in_memory, journal_config
 from tests.simulation.virtual_loop import Stuck, run
 from tests.simulation.workers import Life, Plan, WorkerWorld, live_through
 
+World = TypeVar("World", bound="RunWorld")
 KEYS = tuple("uvwxyz")
-_STOPPED = (Fenced, Closed, CommitUnknown)
+STOPPED = (Fenced, Closed, CommitUnknown)
 _ATTEMPTS = 9
 _LAST = 4
 _PATIENCE = 900.0
@@ -90,14 +91,14 @@ class RunLife(Life):
                 drain_timeout=self.random.choice((None, 0, 5.0)) if not self.healed else 0,
             ) as runtime:
                 await self.act(runtime)
-        except* _STOPPED:
+        except* STOPPED:
             pass
         await self.close()
 
     async def act(self, runtime: WorkflowRuntime) -> None:
         """What the application does with its runtime."""
         works = [self.submit(runtime), self.cancel_some_of(runtime), self.signal(runtime)]
-        tasks = [self.start(_quietly(work)) for work in works]
+        tasks = [self.start(quietly(work)) for work in works]
         await self.process.sleep(self.random.choice((1.0, 3.0, 8.0)))
         for task in tasks:
             task.cancel()
@@ -193,8 +194,8 @@ class RunLife(Life):
         return Continue()
 
 
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    with suppress(*_STOPPED):
+async def quietly(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(*STOPPED):
         await work
 
 
@@ -289,8 +290,20 @@ def two_live_steps(entries: list[Entry]) -> str:
 
 def simulate(seed: int, plan: Plan | None = None) -> RunWorld:
     """Live through the world of this seed. Same seed and plan, same trace."""
+    return live_in(RunWorld, seed, plan or plan_of(seed), RunLife, _LastLife, {})
+
+
+def live_in(
+    kind: type[World],
+    seed: int,
+    plan: Plan,
+    life: type[RunLife],
+    last_life: type[RunLife],
+    checks: dict[str, Callable[[list[Entry]], str]],
+) -> World:
+    """Live through a world of this kind. The checks look at its journal when it is over."""
     with tempfile.TemporaryDirectory(prefix="taquba-world-", dir=in_memory()) as scratch:
-        world = RunWorld(seed, plan or plan_of(seed), scratch)
+        world = kind(seed, plan, scratch)
         settings = StackPlan.of(seed)
 
         def config(**given: Any) -> Any:
@@ -300,7 +313,7 @@ def simulate(seed: int, plan: Plan | None = None) -> RunWorld:
             world.violations.append(f"loop_reports: {context.get('message')} {context!r}")
 
         async def finish() -> None:
-            last = _LastLife(world, "last", FAIR)
+            last = last_life(world, "last", FAIR)
             world.lives.append(last)
             await asyncio.ensure_future(last.live())
 
@@ -309,14 +322,15 @@ def simulate(seed: int, plan: Plan | None = None) -> RunWorld:
             mock.patch("taquba.queue._queue.JournalConfig", journal_config),
         ):
             try:
-                run(live_through(world, RunLife, finish), on_error)
+                run(live_through(world, life, finish), on_error)
             except Stuck as error:
                 world.violations.append(f"stuck: {error}")
             except Exception as error:
                 world.violations.append(f"crashed: {error!r}")
         history = replay_all(world.store.entries, set())
         world.violations += [f"log_broken: {trouble}" for trouble in history.trouble]
-        complaint = two_live_steps(history.steps)
-        if complaint:
-            world.violations.append(f"two_live_steps: {complaint}")
+        for name, check in {"two_live_steps": two_live_steps, **checks}.items():
+            complaint = check(history.steps)
+            if complaint:
+                world.violations.append(f"{name}: {complaint}")
     return world

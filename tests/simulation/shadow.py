@@ -17,6 +17,7 @@ import apsw
 
 from taquba.database._body import decode_body
 from taquba.database._chunks import Contents
+from taquba.database._schema import SchemaModule
 from taquba.errors import TaqubaError
 from taquba.journal import START, Checkpoint, Kind, Position
 from taquba.journal._checkpoint import CHECKPOINT_PREFIX, decode_checkpoint
@@ -33,17 +34,18 @@ Table = dict[tuple[Any, ...], Row]
 Tables = dict[str, Table]
 
 
-def _columns() -> dict[str, dict[str, int]]:
+def columns_of(schema: SchemaModule, *tables: str) -> dict[str, dict[str, int]]:
+    """By table, the place of each column."""
     scratch = apsw.Connection(":memory:")
-    for statement in QUEUE_SCHEMA.statements:
+    for statement in schema.statements:
         scratch.execute(statement)
     return {
         table: {row[1]: row[0] for row in scratch.execute(f"PRAGMA table_info({table})")}
-        for table in ("jobs", "queues", "kv")
+        for table in tables
     }
 
 
-COLUMNS = _columns()
+COLUMNS = columns_of(QUEUE_SCHEMA, "jobs", "queues", "kv")
 """By table, the place of each column."""
 
 

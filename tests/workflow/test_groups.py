@@ -865,6 +865,38 @@ async def test_a_member_of_a_forgotten_group_is_submitted_alone() -> None:
         assert t.queue.peek("SELECT count(*) FROM groups") == [(0,)]
 
 
+async def test_a_group_that_is_submitted_again_is_not_finished() -> None:
+    """Nor is it forgotten, although all members that were known before have ended."""
+    async with bed(Runner(), retention=60) as t:
+        group = t.runtime.group("g")
+        several = members("x", "y")
+        more = asyncio.Event()
+
+        async def stream(*, breaks: bool) -> AsyncIterator[GroupMember]:
+            for member in several:
+                yield member
+            await more.wait()
+            if breaks:
+                raise Broken
+
+        first = asyncio.ensure_future(group.submit(stream(breaks=True)))
+        await t.settle()
+        await group.cancel()
+        more.set()
+        with pytest.raises(Broken):
+            await first
+        assert t.queue.peek("SELECT finished_at IS NULL FROM groups") == [(False,)]
+        more.clear()
+        second = asyncio.ensure_future(group.submit(stream(breaks=True)))
+        await t.settle()
+        more.set()
+        with pytest.raises(Broken):
+            await second
+        assert t.queue.peek("SELECT finished_at IS NULL FROM groups") == [(True,)]
+        await t.clock.advance(86400)
+        assert counts(await group.status()) == (2, 2, 0, 0)
+
+
 async def test_a_stopped_group_that_goes_on_is_not_forgotten() -> None:
     runner = Runner()
     async with bed(runner) as t:

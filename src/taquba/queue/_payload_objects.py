@@ -179,8 +179,10 @@ class PayloadReader:
             stored = await self.store.get(key)
         except ObjectNotFound:
             raise PayloadMissing(
-                f"payload object {key!r} is gone, and is needed: something other than taquba "
-                "deleted it. Restore it from a backup or an older object version"
+                f"payload object {key!r} is gone, and is needed. If another process took the store "
+                "over, it has deleted it, and this one learns of that with its next commit. Or "
+                "else something other than taquba did: restore it from a backup or an older "
+                "object version"
             ) from None
         return _decode(key, stored)
 

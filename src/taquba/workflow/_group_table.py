@@ -80,7 +80,7 @@ class GroupTable:
         self._submitting: dict[str, int] = {}
         self._temporary: set[str] = set()
         """Temporary groups of this process."""
-        self._readers: dict[int, set[asyncio.Future[None]]] = {}
+        self._readers: dict[int, dict[asyncio.Future[None], None]] = {}
 
     def enter(self) -> None:
         """Find what is there: a runtime begins to use this table."""
@@ -218,8 +218,8 @@ class GroupTable:
         """The group is submitted again, with these options; what had stopped it counts no more."""
         tx.execute(
             "UPDATE groups SET stopped = 0, forgiven = failed, forgiven_until = ends,"
-            " stop_after = ?, signal_key = ?, retention = ?, temporary = ?, options = ?"
-            " WHERE number = ?",
+            " finished_at = iif(sealed, finished_at, NULL), stop_after = ?, signal_key = ?,"
+            " retention = ?, temporary = ?, options = ? WHERE number = ?",
             (*own, pack(options), group.number),
         )
         tx.after_commit(lambda: self._opened(group.group_id))
@@ -470,13 +470,13 @@ class GroupTable:
     def add_reader(self, number: int) -> asyncio.Future[None]:
         """A future of the group's next change in this process."""
         reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers.setdefault(number, set()).add(reader)
+        self._readers.setdefault(number, {})[reader] = None
         return reader
 
     def remove_reader(self, number: int, reader: asyncio.Future[None]) -> None:
         readers = self._readers.get(number)
         if readers is not None:
-            readers.discard(reader)
+            readers.pop(reader, None)
             if not readers:
                 del self._readers[number]
 
