@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taquba import Effects, ManualClock, Queue
+from taquba import Delivery, Effects, Follower, ManualClock, Queue
 from taquba.errors import (
     Closed,
     InvalidArgument,
@@ -21,7 +21,10 @@ from taquba.errors import (
     TaqubaError,
     ValueTooLarge,
 )
+from taquba.jobs import JobRunner
 from taquba.objectstore import MemoryStore
+from taquba.testing import Sandbox
+from taquba.webhooks import WebhookDeliverer
 from taquba.workflow import Outcome, Step, Succeed, Workflow, WorkflowRuntime
 
 from .harness import bed
@@ -281,6 +284,27 @@ async def test_a_runtime_that_is_not_entered() -> None:
         ):
             with pytest.raises(InvalidArgument, match="async with WorkflowRuntime"):
                 await call
+
+
+async def test_a_plain_with_says_what_to_write() -> None:
+    async def handler(delivery: Delivery) -> None: ...
+
+    store = MemoryStore()
+    async with Queue.open(store, clock=ManualClock()) as queue:
+        blocks: list[Any] = [
+            queue,
+            queue.worker("q", handler),
+            WorkflowRuntime(queue, done),
+            JobRunner(queue, []),
+            WebhookDeliverer(queue, secret=None),
+            Sandbox(done),
+            await Follower.open(store, clock=queue.clock),
+        ]
+        for block in blocks:
+            with pytest.raises(InvalidType, match=f"'async with' for a {type(block).__name__}"):
+                with block:
+                    raise AssertionError("not reached")
+        await blocks[-1].close()
 
 
 async def test_a_runtime_is_entered_once() -> None:

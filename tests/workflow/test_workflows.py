@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from taquba.workflow import (
     MAX_REVISION_LENGTH,
     MAX_WORKFLOW_NAME_LENGTH,
     Continue,
+    GroupMember,
     Outcome,
     PermanentError,
     RunState,
@@ -26,6 +28,7 @@ from taquba.workflow import (
     TransientError,
     Workflow,
     WorkflowBacklog,
+    WorkflowRuntime,
 )
 from tests.workflow.harness import bed
 
@@ -102,6 +105,26 @@ async def test_what_nobody_can_run_waits_visibly(caplog: pytest.LogCaptureFixtur
         await t.end("b")
         assert await t.runtime.backlog() == []
     assert not [x for x in caplog.records if x.levelno >= logging.WARNING]
+
+
+async def test_waiting_for_what_nobody_here_runs_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Once; it waits all the same, since a runtime with a runner may be entered later."""
+    async with bed(None) as t:
+        await t.runtime.submit(b"", run_id="r")
+        group = t.runtime.group("g")
+        await group.submit([GroupMember("a", b"")])
+        assert not caplog.records
+        waiting = asyncio.gather(t.runtime.wait("r"), t.runtime.wait("r"), group.wait())
+        await t.settle()
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 1
+        assert "no runtime in this process has a runner for 'workflow-steps'" in told[0]
+        async with WorkflowRuntime(t.queue, says("late")) as runtime:
+            await t.settle()
+            assert (await waiting)[0].outcome.result == b"late:None@None late:None@None "
+            later = await runtime.submit(b"")
+            await t.end(later.run_id)
+    assert len(caplog.records) == 1
 
 
 async def test_a_run_goes_on_under_a_revision_that_accepts_its_own() -> None:

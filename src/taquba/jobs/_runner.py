@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, final, overload
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import shown, whole
 from taquba.clock import Duration
 from taquba.errors import InputMismatch, InvalidArgument, InvalidType
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 @final
-class JobRunner:
+class JobRunner(AsyncBlock):
     """Runs functions and classes as durable jobs, in ``async with``; submits them, gives results.
 
     Each job is a run of one step: it survives crashes, is retried with backoff, and its result

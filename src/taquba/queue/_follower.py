@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import DatabaseConfig, Lag, Replica
@@ -29,7 +30,7 @@ _LONGEST = 5.0
 
 
 @final
-class Follower(QueueReader):
+class Follower(AsyncBlock, QueueReader):
     """Everything that can be read of a store, in a process that does not own it.
 
     Made by `Follower.open`. It never writes, needs no permission to, and does not disturb the

@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import NoneType, TracebackType
 from typing import Any, Literal, TypeVar, final
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import whole, wrong_type
 from taquba.clock import Clock, Duration, SystemClock, seconds
 from taquba.database import Database, DatabaseConfig, SchemaModule
@@ -51,7 +52,7 @@ _PATIENCE = 5.0
 
 
 @final
-class Queue(Producing, Consuming, Managing):
+class Queue(AsyncBlock, Producing, Consuming, Managing):
     """Named queues of jobs, and a key-value store, in one bucket or folder.
 
     Made by `Queue.open`. One process owns a store at a time; opening it again elsewhere

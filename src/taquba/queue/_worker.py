@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast, final
 
 import anyio
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import shown, whole, wrong_type
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
@@ -37,7 +38,7 @@ _MAX_WEIGHT = 1_000_000
 
 
 @final
-class Worker:
+class Worker(AsyncBlock):
     """Runs a handler on jobs. Made by `Queue.worker`, which tells all that can be chosen.
 
     Inside ``async with`` it works beside the block. Leaving the block normally stops it:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import wrong_type
 from taquba.clock import Duration, ManualClock, seconds
 from taquba.errors import InvalidArgument, InvalidState, TaqubaError
@@ -35,7 +36,7 @@ SLOW = 600.0
 NOT_ENTERED = "the sandbox is not entered: use 'async with Sandbox(…) as sandbox:'"
 
 
-class Life:
+class Life(AsyncBlock):
     """A process that a test can open, end and open again; what `Sandbox` builds on."""
 
     def __init__(

@@ -10,6 +10,7 @@ from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import wrong_type
 from taquba.clock import Duration, seconds
 from taquba.errors import InvalidArgument, MissingDependency
@@ -38,7 +39,7 @@ _MARGIN = 1.0
 
 
 @final
-class WebhookDeliverer:
+class WebhookDeliverer(AsyncBlock):
     """Sends the webhooks of one queue, signed. Use it with ``async with``, beside the runtime.
 
     An attempt is one POST request. An answer of 2xx ends the delivery. After a network error, a

@@ -85,6 +85,7 @@ class RunTable:
         self._registries: list[Registry] = []
         self.retention: Retention | None = None
         """Told of runs that end, once a runtime has had a window."""
+        self._told_idle = False
         self._hooked: set[str] = set()
         self.hooks = Hooks(queue, queue_name)
 
@@ -176,6 +177,17 @@ class RunTable:
         """Whether a runtime of this process runs this."""
         queue = queue_of(self._name, workflow, revision)
         return any(queue in registry.calls for registry in self._registries)
+
+    def warn_if_idle(self) -> None:
+        """Somebody waits for runs: say so, once, if nobody in this process runs any."""
+        if self._told_idle or any(registry.calls for registry in self._registries):
+            return
+        self._told_idle = True
+        logger.warning(
+            "what waits here waits for a while: no runtime in this process has a runner for %r; "
+            "enter WorkflowRuntime(queue, runner) or JobRunner(queue, [job, …]), and runs go on",
+            self._name,
+        )
 
     def backlog(self) -> list[WorkflowBacklog]:
         """The unfinished runs, by workflow and revision."""

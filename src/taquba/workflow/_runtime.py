@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import anyio
 
+from taquba._blocks import AsyncBlock
 from taquba._checks import shown, whole, wrong_type
 from taquba._groups import block_failure
 from taquba.clock import Duration, seconds
@@ -56,7 +57,7 @@ __all__ = ["WorkflowRuntime"]
 
 
 @final
-class WorkflowRuntime(Signalling, Grouping, RunReader):
+class WorkflowRuntime(AsyncBlock, Signalling, Grouping, RunReader):
     """Runs workflows: submits runs, works on their steps, and tells what became of them.
 
     Use it with ``async with``: inside, its worker runs. Leaving the block normally takes no
@@ -432,6 +433,9 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
     async def wait(self, run_id: str, timeout: Duration | None = None) -> RunEnd:
         """Wait for the end of a run, and tell it. What it reports is durable.
 
+        While no runtime of this queue name in this process has a runner, no run goes on: it waits
+        until one is entered, and a warning is logged.
+
         Args:
             run_id: The run.
             timeout: Give up after this long; the run is not affected. None: never.
@@ -480,6 +484,7 @@ class WorkflowRuntime(Signalling, Grouping, RunReader):
             raise self._queue.failure
         if self._left:
             raise Closed("this runtime was closed; open another one with the same queue name")
+        self._opened().warn_if_idle()
         self._waiters.add(change)
         try:
             if limit is None:
