@@ -61,7 +61,12 @@ def identifier(value: object, *, name: str, error: type[InvalidArgument], limit:
         raise error(f"{name} {value[:40]!r}… has {len(value)} characters and may have {limit}")
     if not _ID.fullmatch(value):
         raise error(f"{name} {value!r}: use 1 to {limit} characters of A-Z a-z 0-9 _ -")
-    return value
+    return plain(value)
+
+
+def plain(text: str) -> str:
+    """The text as such: what inherits from `str`, as enumerations do, may format as another."""
+    return str.__str__(text)
 
 
 def flag(value: object, name: str) -> bool:

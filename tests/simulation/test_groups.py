@@ -28,7 +28,7 @@ HAPPENS = {
     "groups broken off": 60,
     "groups cancelled": 40,
     "groups resumed": 60,
-    "groups read": 50,
+    "groups read": 35,
     "groups forgotten": 40,
     "takeovers": 90,
     "crashes": 10,

@@ -93,7 +93,7 @@ def a_signal_for_a_waiter_is_dropped(patch: Patch) -> None:
         whole(self, tx, life)
 
     patch(Signals, "begun", forget)
-    patch(Signals, "_buffer", lambda self, tx, key, sent: None)
+    patch(Signals, "_buffer", lambda self, tx, key, sent, limited: None)
 
 
 @fault("cancelled_in_vain", jobs=20)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from taquba._checks import blob, error_text, identifier, shown, utf8, whole, wrong_type
+from taquba._checks import blob, error_text, identifier, plain, shown, utf8, whole, wrong_type
 from taquba._msgpack import pack
 from taquba.clock import Duration, seconds
 from taquba.errors import (
@@ -77,7 +77,7 @@ def queue_name(value: object) -> str:
             f"queue name {value[:40]!r} has {size} bytes: "
             f"it must have 1 to {MAX_QUEUE_NAME_LENGTH} bytes of UTF-8"
         )
-    return value
+    return plain(value)
 
 
 def job_id(value: object) -> str:

@@ -67,7 +67,8 @@ class Grouping(ABC):
                 cancelled. None: it never does.
             signal_when_finished: Key of a signal that is sent when the last member has ended, in
                 that very transaction, with the group's id as its payload: for a step that waits
-                for the group with ``Continue(signal=…)``.
+                for the group with ``Continue(signal=…)``. It is sent also if the buffer of that
+                key is full.
             retention: The group is forgotten this long after its last member's end. None: after
                 the runtime's retention, or never, if that has none.
 
@@ -250,9 +251,13 @@ class RunGroup:
         given = {"priority": priority, "max_attempts": max_attempts}
         options = options_of(group) | {name: v for name, v in given.items() if v is not None}
         check_options(headers, options)
-        async with self._runtime._queue.committing() as tx:
-            table.reopen(tx, group)
-        await self._submission(options).run_again(group, headers)
+        table.begin_submitting(self.group_id)
+        try:
+            async with self._runtime._queue.committing() as tx:
+                table.reopen(tx, group)
+            await self._submission(options).run_again(group, headers)
+        finally:
+            table.end_submitting(self.group_id)
         return await self.status()
 
     # -- looking ----------------------------------------------------------------------------

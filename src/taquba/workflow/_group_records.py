@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taquba._checks import identifier, utf8, wrong_type
+from taquba._checks import identifier, plain, utf8, wrong_type
 from taquba.errors import InvalidArgument, ValueTooLarge
 from taquba.workflow._records import RunOutcome, RunSummary, RunTermination
 
@@ -128,7 +128,7 @@ def check_member_key(key: object) -> str:
         raise ValueTooLarge(
             f"the key of a member, {key[:40]!r}…, may have {MAX_MEMBER_KEY_SIZE:,} bytes of UTF-8"
         )
-    return key
+    return plain(key)
 
 
 def member_run_id(group_id: str, key: str) -> str:

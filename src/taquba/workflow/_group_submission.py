@@ -184,6 +184,8 @@ class GroupSubmission:
     async def run_again(self, group: Group, headers: Mapping[str, str] | None) -> None:
         """Begin new lives of the members that had failed or were cancelled by that moment.
 
+        If the group is stopped meanwhile, no more begin.
+
         Raises:
             GroupIncomplete: The inputs of some are gone; all others were run again.
         """
@@ -214,6 +216,8 @@ class GroupSubmission:
             if wanted:
                 jobs = [job for _, each in wanted for job in each.jobs]
                 async with queue.committing(*jobs) as tx:
+                    if table.get(self._group_id).stopped:
+                        return
                     for life, each in wanted:
                         known = runs.by_id(each.run_id)
                         if known is not None and known.life == life:  # nobody else did it

@@ -404,7 +404,7 @@ class GroupTable:
         ).fetchall()
         if finished and group.signal_key is not None:
             signal = new_signal(group.signal_key, group.group_id.encode(), None, "latest")
-            self._signals.send(tx, signal)
+            self._signals.send(tx, signal, limited=False)
         tx.after_commit(self.to_forget.set)
 
     # -- stopping ---------------------------------------------------------------------------

@@ -69,8 +69,10 @@ class Signals:
 
     # -- sending ----------------------------------------------------------------------------
 
-    def send(self, tx: QueueTransaction, signal: NewSignal) -> Signalled:
+    def send(self, tx: QueueTransaction, signal: NewSignal, *, limited: bool = True) -> Signalled:
         """Give a signal to the run that waits for it, or else buffer it.
+
+        Without limit, it is also buffered if that is full: what it tells of cannot be refused.
 
         Raises:
             InputMismatch: Another payload was sent with its id.
@@ -85,7 +87,7 @@ class Signals:
                 return known
         sent = Sent(signal.payload, signal_id, signal.latest, tx.now_ms)
         run_id = self._deliver(tx, key, sent)
-        replaced = self._buffer(tx, key, sent) if run_id is None else None
+        replaced = self._buffer(tx, key, sent, limited=limited) if run_id is None else None
         outcome = _BUFFERED if run_id is None else _DELIVERED
         if signal_id is not None:
             tx.execute(
@@ -114,7 +116,7 @@ class Signals:
             tx.wake(job_id)
         return run_id
 
-    def _buffer(self, tx: QueueTransaction, key: str, sent: Sent) -> bytes | None:
+    def _buffer(self, tx: QueueTransaction, key: str, sent: Sent, *, limited: bool) -> bytes | None:
         """Keep it for the next run that waits; the payload of the one that it replaced."""
         before = self._latest(tx, key) if sent.latest else None
         if before is not None:
@@ -123,7 +125,7 @@ class Signals:
             "SELECT count(*), max(number) FROM signals WHERE queue = ? AND key = ?",
             (self._name, key),
         ).fetchone()
-        if count >= MAX_BUFFERED_SIGNALS:
+        if limited and count >= MAX_BUFFERED_SIGNALS:
             raise SignalQueueFull(
                 f"{count:,} signals are buffered under key {key!r} and no more may be: wait until "
                 "runs have taken some, clear them, or use several keys"

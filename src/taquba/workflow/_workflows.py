@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from taquba._checks import shown, whole, wrong_type
+from taquba._checks import plain, shown, whole, wrong_type
 from taquba.errors import InvalidArgument, InvalidType, UnknownWorkflow
 from taquba.workflow._hooks import Hook, TerminalHook, TerminalHookFunction, adapt_hook
 from taquba.workflow._memo import MAX_INLINE_MEMO_SIZE, MEMO_INLINE_LIMIT
@@ -103,7 +103,7 @@ def _checked(text: object, what: str, limit: int) -> str:
         raise InvalidArgument(
             f"{what} has 1 to {limit} characters of A-Z a-z 0-9 _ . -, which {shown(text)} has not"
         )
-    return text
+    return plain(text)
 
 
 class Registry:
