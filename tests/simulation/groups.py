@@ -86,6 +86,7 @@ class GroupLife(runs.RunLife):
     """One life of a process, with its runtime."""
 
     world: GroupWorld  # pyright: ignore[reportIncompatibleVariableOverride]
+    has_hook = False
 
     def __init__(self, world: GroupWorld, name: str, weather: Weather) -> None:
         super().__init__(world, name, weather)

@@ -19,11 +19,13 @@ from unittest import mock
 from taquba import PermanentError, TransientError
 from taquba._msgpack import unpack
 from taquba.errors import Closed, CommitUnknown, Fenced
+from taquba.queue import Effects
 from taquba.workflow import (
     Cancel,
     Continue,
     Fail,
     Outcome,
+    RunOutcome,
     RunState,
     Step,
     Succeed,
@@ -68,12 +70,19 @@ class RunWorld(WorkerWorld):
     given: dict[tuple[str, int], bytes | None] = field(default_factory=dict[Any, Any])
     """By step, the signal that it saw in its first attempt."""
     signals: int = 0
+    last: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """By key, the last signal that somebody wanted to send instead of the one before."""
+    replacing: set[bytes] = field(default_factory=set[bytes])
+    """Such signals that were acknowledged."""
+    refused: set[str] = field(default_factory=set[str])
+    """Runs of whose ends the hook did not want to hear at first."""
 
 
 class RunLife(Life):
     """One life of a process, with its runtime."""
 
     world: RunWorld
+    has_hook = True
 
     def __init__(self, world: RunWorld, name: str, weather: Weather) -> None:
         super().__init__(world, name, weather)
@@ -89,6 +98,8 @@ class RunLife(Life):
                 self.run_step,
                 concurrency=self.world.plan.concurrency,
                 drain_timeout=self.random.choice((None, 0, 5.0)) if not self.healed else 0,
+                on_cancel=self.random.choice(("cooperate", "interrupt")),
+                terminal_hook=self.hear if self.has_hook else None,
             ) as runtime:
                 await self.act(runtime)
         except* STOPPED:
@@ -130,9 +141,16 @@ class RunLife(Life):
             await self.process.sleep(random.choice((0.01, 0.2, 0.5)))
             world.signals += 1
             payload = b"s%d" % world.signals
-            said = await runtime.signal(random.choice(KEYS), payload, mode="queue")
+            key, replaces = random.choice(KEYS), random.random() < 0.3
+            if replaces:
+                world.last[key] = payload
+            said = await runtime.signal(key, payload, mode="latest" if replaces else "queue")
             if not self.process.dead:
-                world.sent.add(payload)
+                (world.replacing if replaces else world.sent).add(payload)
+                if said.replaced is not None:
+                    world.count("signals replaced")
+                    if said.replaced in world.sent or said.replaced in world.seen:
+                        world.violate(f"replaced_wrongly: {said.replaced!r}")
                 world.count(f"signals {said.outcome.value}")
 
     async def run_step(self, step: Step) -> Outcome:
@@ -147,6 +165,16 @@ class RunLife(Life):
             return await self.do(step)
         finally:
             self.running.discard(step.run_id)
+
+    async def hear(self, outcome: RunOutcome, effects: Effects) -> None:
+        world, name = self.world, outcome.run_id
+        if self.process.dead:
+            raise RuntimeError("not any more")
+        if name not in world.refused and self.random.random() < 0.2:
+            world.refused.add(name)
+            raise TransientError("not now")
+        await self.process.sleep(self.random.choice((0.0, 0.01, 0.1)))
+        effects.put(f"told/{name}#{len(world.trace)}/{outcome.status.value}", b"1,")
 
     def _look_at_signal(self, step: Step) -> None:
         world, me = self.world, (step.run_id, step.number)
@@ -173,8 +201,12 @@ class RunLife(Life):
             case "no":
                 raise PermanentError("never")
             case "hang":
-                with suppress(TimeoutError):
+                try:
                     await _within(step.cancel_token.wait(), process.sleep(1.0))
+                except asyncio.CancelledError:
+                    if step.cancel_token.is_cancelled:
+                        world.count("interrupted")
+                    raise
                 if step.cancel_token.is_cancelled and random.random() < 0.5:
                     return Cancel("as wanted")
             case "slow":
@@ -217,6 +249,11 @@ class _LastLife(RunLife):
         deadline = self.process.loop.time() + _PATIENCE
         while await runtime.unfinished() and self.process.loop.time() < deadline:
             await self.process.sleep(1.0)
+        while self.process.loop.time() < deadline:
+            stats = await queue.stats(runtime.hook_queue)
+            if not stats.pending + stats.claimed + stats.scheduled:
+                break
+            await self.process.sleep(1.0)
         left = await runtime.unfinished()
         if left:
             world.violate(f"not_ended: {left} runs")
@@ -231,6 +268,11 @@ class _LastLife(RunLife):
             key.decode(): value.decode() for key, value in await queue.read("SELECT * FROM kv")
         }
         buffered = {bytes(row[0]) for row in await queue.read("SELECT payload FROM signals")}
+        for key, count in await queue.read(
+            "SELECT key, count(*) FROM signals WHERE latest = 1 GROUP BY key"
+        ):
+            if count > 1:
+                world.violate(f"not_replaced: {count} under {key}")
         for complaint in judge(world, ends, notes, buffered):
             world.violate(complaint)
 
@@ -253,13 +295,17 @@ def judge(
     again = buffered & set(world.seen)
     if again:
         wrong.append(f"signal_twice: {sorted(again)[:5]} are seen, and still there")
-    missing = world.sent - buffered - set(world.seen)
+    missing = world.sent | (world.replacing & set(world.last.values()))
+    missing -= buffered | set(world.seen)
     if missing:
         wrong.append(f"signal_lost: {sorted(missing)[:5]}")
     done = {name for name, status in ends.items() if status is TerminalStatus.SUCCEEDED}
     noted = end.under("done/")
     if set(noted) != done or any(len(times) != 1 for times in noted.values()):
         wrong.append(f"end_not_once: {sorted(set(noted) ^ done)[:5]}")
+    told = end.under("told/")
+    if set(told) != set(ends) or any(len(times) != 1 for times in told.values()):
+        wrong.append(f"told_not_once: {sorted(set(told) ^ set(ends))[:5]}, {told}"[:500])
     steps = {name: times for name, times in end.under("step/").items() if len(times) != 1}
     if steps:
         wrong.append(f"step_not_once: {steps}")

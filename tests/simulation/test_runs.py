@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from taquba.queue import QueueTransaction
+from taquba.workflow import RunOutcome, TerminalStatus
 from taquba.workflow._delivery import Delivery
+from taquba.workflow._hooks import Hooks
 from taquba.workflow._runs import RunTable
 from taquba.workflow._signals import Signals
 from tests.simulation import shrink
@@ -22,14 +24,16 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quiet")]
 
 HAPPENS = {
     "runs": 500,
-    "runs cancelled": 75,
+    "runs cancelled": 50,
     "signals buffered": 250,
     "signals delivered": 15,
+    "signals replaced": 12,
+    "interrupted": 3,
     "takeovers": 60,
     "crashes": 10,
     "ended succeeded": 250,
     "ended failed": 150,
-    "ended cancelled": 75,
+    "ended cancelled": 55,
     **{f"steps: {kind}": 60 for kind in ("busy", "hang", "later", "slow", "wait")},
 }
 """How often each kind of event happens in 50 worlds, at least."""
@@ -94,6 +98,22 @@ def a_signal_for_a_waiter_is_dropped(patch: Patch) -> None:
 
     patch(Signals, "begun", forget)
     patch(Signals, "_buffer", lambda self, tx, key, sent, limited: None)
+
+
+@fault("not_replaced")
+def a_signal_stays_beside_the_latest(patch: Patch) -> None:
+    patch(Signals, "_latest", lambda self, tx, key: None)
+
+
+@fault("told_not_once", cancels=20)
+def nobody_is_told_that_a_run_was_cancelled(patch: Patch) -> None:
+    whole = Hooks.notification
+
+    def notification(self: Hooks, life: int, outcome: RunOutcome, step: Any) -> Any:
+        is_cancelled = outcome.status is TerminalStatus.CANCELLED
+        return None if is_cancelled else whole(self, life, outcome, step)
+
+    patch(Hooks, "notification", notification)
 
 
 @fault("cancelled_in_vain", jobs=20)
