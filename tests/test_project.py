@@ -217,8 +217,8 @@ PUBLIC = {
         MemberPage MemberResult MemberSummary RunGroup
     """,
     "taquba.jobs": """
-        BlockingJobContext Call Job JobContext JobGroup JobHandle JobResult JobRunner job
-        payload_idempotency_key
+        BlockingJobContext Call Job JobContext JobGroup JobHandle JobLike JobResult JobRunner
+        JobView job payload_idempotency_key
     """,
     "taquba.stages": """
         BoundStage Call Stages stage

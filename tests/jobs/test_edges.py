@@ -19,7 +19,7 @@ from taquba.errors import (
     RunNotFound,
     SerializationError,
 )
-from taquba.jobs import JobContext, JobHandle, JobRunner, job
+from taquba.jobs import BlockingJobContext, JobContext, JobHandle, JobRunner, JobView, job
 from taquba.workflow import RunState
 from tests.jobs.functions import Mailer, Receipt, greet, picky, send_email
 from tests.jobs.harness import World, ended, settle
@@ -284,7 +284,7 @@ async def test_one_name_twice(world: World) -> None:
     @job("greet")
     async def other(ctx: JobContext) -> None: ...
 
-    with pytest.raises(InvalidArgument, match="greet is registered twice"):
+    with pytest.raises(InvalidArgument, match="two of the jobs have the name 'greet'"):
         async with world.runner(greet, other):
             pass
 
@@ -459,3 +459,49 @@ async def test_a_job_that_runs_after_a_while(world: World) -> None:
         assert await handle.fetch_result() is None
         await world.clock.advance(1)
         assert await handle.fetch_result() is not None
+
+
+async def test_what_the_function_is_given_must_be_what_it_says() -> None:
+    async def on_loop(ctx: BlockingJobContext) -> None: ...
+    def in_thread(ctx: JobContext) -> None: ...
+    def remote(ctx: BlockingJobContext) -> None: ...
+
+    @dataclass
+    class Remote:
+        def run(self, view: JobView) -> None: ...
+
+    for function, executor, says in (
+        (on_loop, None, "job 'x' is async: it is given a JobContext, not a BlockingJobContext"),
+        (in_thread, None, "called in a thread: it is given a BlockingJobContext, not a JobContext"),
+        (remote, "cpu", "runs in executor 'cpu': it is given a JobView, not a BlockingJobContext"),
+        (Remote, None, "called in a thread: it is given a BlockingJobContext, not a JobView"),
+    ):
+        with pytest.raises(InvalidType, match=says):
+            job("x", executor=executor)(function)  # type: ignore
+
+
+async def test_mistakes_of_a_newcomer(world: World) -> None:
+    with pytest.raises(InvalidType, match=r"state must be a list of objects, .*: put it in \[ \]"):
+        JobContext.detached(state=Mailer())  # type: ignore[arg-type]
+    async with world.runner(greet) as jobs:
+        queue = jobs.runtime._queue
+        with pytest.raises(InvalidType, match="state must be a list"):
+            JobRunner(queue, [greet], state=Mailer())  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="two of the jobs have the name 'greet'"):
+            JobRunner(queue, [greet, greet])
+        with pytest.raises(InvalidArgument, match=r"use 'async with JobRunner\(…\) as jobs:'"):
+            await JobRunner(queue, [greet]).submit(greet("a"))
+        with pytest.raises(InvalidType, match="the key of an item must be a str, not 1"):
+            async for _ in jobs.map(lambda n: greet(str(n)), [1], key=lambda n: n):  # type: ignore
+                pass
+        with pytest.raises(InvalidType, match="map takes a function that makes the call of a job"):
+            async for _ in jobs.map(lambda n: n, [1]):  # type: ignore
+                pass
+
+
+def test_a_function_of_an_executor_is_tested_alone() -> None:
+    @job("view", executor="cpu")
+    def view(view: JobView, more: int) -> int:
+        return view.attempt + more
+
+    assert view.function(JobView.detached(attempt=2), 3) == 5

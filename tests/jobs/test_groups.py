@@ -343,5 +343,5 @@ async def test_a_map_s_bad_input(world: World) -> None:
                 await all_of(jobs.map(square, wrong))  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="order is"):
             await all_of(jobs.map(square, [1], order="random"))  # type: ignore[arg-type]
-        with pytest.raises(InvalidType, match="submit takes the call of a job"):
+        with pytest.raises(InvalidType, match="map takes a function that makes the call of a job"):
             await all_of(jobs.map(lambda n: n, [1]))  # type: ignore[arg-type]

@@ -381,7 +381,7 @@ async def test_runners_that_cannot_be(world: World) -> None:
         await enter(greet.function)
     with pytest.raises(InvalidArgument, match="runs in executor 'cpu': pass it"):
         await enter(digest)
-    with pytest.raises(InvalidArgument, match="greet is registered twice"):
+    with pytest.raises(InvalidArgument, match="two of the jobs have the name 'greet'"):
         await enter(greet, greet)
 
 

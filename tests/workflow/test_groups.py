@@ -972,3 +972,56 @@ async def test_a_group_that_is_resumed_is_not_cancelled_any_more() -> None:
         status = await group.status()
         assert (status.pending, status.is_stopped) == (151, False)
         runner.gate.set()
+
+
+@pytest.mark.parametrize("order", ["completion", "submission"])
+async def test_reading_begins_with_the_submission(order: str) -> None:
+    """Results are waited for as soon as `submit` has begun, before any member is there."""
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        gate = asyncio.Event()
+
+        async def slow() -> AsyncIterator[GroupMember]:
+            await gate.wait()
+            for member in members("a", "b"):
+                yield member
+
+        submitting = asyncio.ensure_future(group.submit(slow()))
+        await t.settle()
+        reading = asyncio.ensure_future(collect(t, group, order=order))
+        waiting = asyncio.ensure_future(group.wait())
+        with pytest.raises(TimeoutError, match="has no members yet"):
+            await group.wait(timeout=0)
+        gate.set()
+        await t.settle()
+        assert (await submitting).total == 2
+        assert [end.key for end in await reading] == ["k0", "k1"]
+        assert (await waiting).succeeded == 2
+
+
+async def test_reading_ends_with_a_submission_that_fails() -> None:
+    async with bed(Runner()) as t:
+        group = t.runtime.group("g")
+        gate = asyncio.Event()
+
+        async def broken() -> AsyncIterator[GroupMember]:
+            await gate.wait()
+            raise OSError("no disk")
+            yield
+
+        submitting = asyncio.ensure_future(group.submit(broken()))
+        await t.settle()
+        waiting = asyncio.ensure_future(group.wait())
+        await t.settle()
+        gate.set()
+        with pytest.raises(OSError, match="no disk"):
+            await submitting
+        with pytest.raises(GroupNotFound):
+            await waiting
+
+
+async def test_a_failure_names_its_workflow(caplog: pytest.LogCaptureFixture) -> None:
+    async with bed(None, workflows=[Workflow("parcel", Runner())]) as t:
+        await t.runtime.submit(b"retry", run_id="r", workflow="parcel")
+        await t.settle()
+        assert "step 0 of run r of 'parcel' failed on attempt 1 of" in caplog.text

@@ -78,11 +78,13 @@ class ClassJob(Definition[R_co]):
         if not inspect.isfunction(run):
             raise InvalidType(f"class {kind.__name__} of job {name!r} needs a method 'run'")
         super().__init__(name, options, is_async=is_async(run))
-        if len(inspect.signature(run).parameters) != 2:
+        parameters = list(inspect.signature(run).parameters.values())
+        if len(parameters) != 2:
             raise InvalidType(
                 f"method 'run' of job {name!r} must take the object and a context: what else it "
                 "needs is in fields"
             )
+        self.check_context(parameters[1])
         self.kind: type[Any] = kind
         if not (dataclasses.is_dataclass(kind) or hasattr(self.kind, "__pydantic_fields__")):
             raise InvalidType(
@@ -171,7 +173,7 @@ def definition_of(job: Definition[R] | type[Any]) -> Definition[R]:
     return cast("Definition[R]", found)
 
 
-def call_of(call: Submittable[R]) -> Call[R]:
+def call_of(call: Submittable[R], rule: str = "submit takes the call of a job") -> Call[R]:
     """The call that an object stands for.
 
     Raises:
@@ -180,7 +182,7 @@ def call_of(call: Submittable[R]) -> Call[R]:
     """
     if isinstance(call, Call):
         return call
-    return _class_of(call).call(call)
+    return _class_of(call, rule).call(call)
 
 
 def payload_idempotency_key(call: Submittable[Any]) -> str:
@@ -197,7 +199,7 @@ def payload_idempotency_key(call: Submittable[Any]) -> str:
     return f"{call.job.name}:{hashlib.sha256(call.data).hexdigest()}"
 
 
-def _class_of(call: object) -> ClassJob[Any]:
+def _class_of(call: object, rule: str = "submit takes the call of a job") -> ClassJob[Any]:
     kind = type(call)
     found = vars(kind).get(_ATTRIBUTE)
     if found is not None:
@@ -208,4 +210,4 @@ def _class_of(call: object) -> ClassJob[Any]:
         hint = f": call it, with its arguments: submit({name}(…))"
     elif hasattr(kind, _ATTRIBUTE):
         hint = ": its class inherits from one that is a job, and needs a decorator of its own"
-    raise wrong_type("submit takes the call of a job", cast(Any, call), hint)
+    raise wrong_type(rule, cast(Any, call), hint)

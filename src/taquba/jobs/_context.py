@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast, final
 
+from taquba._checks import shown
 from taquba.errors import InvalidArgument, InvalidType
 from taquba.queue import CancelToken, Effects
 from taquba.workflow import BlockingMemo, BlockingStep, Memo, Step, StepLease
@@ -19,6 +20,10 @@ class State:
     """Objects that jobs share, by their type."""
 
     def __init__(self, objects: Iterable[object]) -> None:
+        if not isinstance(objects, Iterable):
+            raise InvalidType(
+                f"state must be a list of objects, not {shown(objects)}: put it in [ ]"
+            )
         self._objects: dict[type, object] = {type(each): each for each in objects}
 
     def find(self, kind: type[T]) -> T | None:

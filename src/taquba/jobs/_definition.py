@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,24 @@ class Definition(ABC, Generic[R_co]):
                 f"job {name!r} is async, so it runs on the event loop: give an ordinary function "
                 "to run it in an executor, or no executor"
             )
+
+    def check_context(self, first: inspect.Parameter) -> None:
+        """What the function says that it is given first must be what it will be.
+
+        Raises:
+            InvalidType: It is another of the three.
+        """
+        if self.is_async:
+            right, where = "JobContext", "is async"
+        elif self.executor is not None:
+            right, where = "JobView", f"runs in executor {self.executor!r}"
+        else:
+            right, where = "BlockingJobContext", "is an ordinary function, called in a thread"
+        kind: Any = first.annotation
+        given = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+        given = given.rpartition(".")[2]
+        if given != right and given in ("JobContext", "BlockingJobContext", "JobView"):
+            raise InvalidType(f"job {self.name!r} {where}: it is given a {right}, not a {given}")
 
     @abstractmethod
     def _function(self) -> Callable[..., Any]:
@@ -150,10 +169,10 @@ def encode_arguments(job: Definition[Any], codec: TypedCodec, given: Any) -> byt
     return data
 
 
-def check_key(key: object) -> str:
+def check_key(key: object, what: str = "idempotency_key") -> str:
     """An idempotency key, if it is one."""
     if not isinstance(key, str):
-        raise InvalidType(f"idempotency_key must be a str, not {shown(key)}")
+        raise InvalidType(f"{what} must be a str, not {shown(key)}")
     return key
 
 

@@ -42,6 +42,7 @@ class Job(Definition[R], Generic[P, R]):
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
         ):
             raise InvalidType(f"the function of job {name!r} must take a context first")
+        self.check_context(parameters[0])
         for each in parameters[1:]:
             if each.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise InvalidType(

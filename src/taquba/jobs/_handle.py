@@ -59,7 +59,9 @@ class JobHandle(Generic[R]):
         return result_of(self._job, (await self._runtime.wait(self.job_id, timeout)).outcome)
 
     async def fetch_result(self) -> R | None:
-        """What the function returned, if the job has ended; None while it has not.
+        """What the function returned, if the job has ended.
+
+        None while it has not, and if there is no such job: `status` tells them apart.
 
         Raises:
             JobFailed: It failed, or was cancelled.

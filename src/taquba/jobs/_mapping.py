@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from taquba.errors import GroupIncomplete
 from taquba.jobs._class import Submittable, call_of
-from taquba.jobs._definition import Call
+from taquba.jobs._definition import Call, check_key
 from taquba.jobs._group import JobGroup, each_of
 
 __all__ = ["values"]
@@ -36,8 +36,8 @@ async def values(
         nonlocal pulled
         async for item in each_of(items, "items"):
             pulled += 1
-            call = call_of(function(item))
-            yield call if key is None else call.under(key(item))
+            call = call_of(function(item), "map takes a function that makes the call of a job")
+            yield call if key is None else call.under(check_key(key(item), "the key of an item"))
             while pulled - told >= ahead:
                 room.clear()
                 await room.wait()

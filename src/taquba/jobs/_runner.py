@@ -103,6 +103,8 @@ class JobRunner(AsyncBlock):
         workflows: list[Workflow] = []
         self._known: dict[str, Definition[Any]] = {}
         for each in map(definition_of, jobs):
+            if each.name in self._known:
+                raise InvalidArgument(f"two of the jobs have the name {each.name!r}")
             self._known[each.name] = each
             if each.executor is not None and each.executor not in pools:
                 raise InvalidArgument(
@@ -123,6 +125,7 @@ class JobRunner(AsyncBlock):
             step_timeout=job_timeout,
             keep_history=keep_history,
         )
+        self._runtime._entered_by = "JobRunner(…) as jobs"
 
     def _must_end(self) -> bool:
         return self._runtime.must_end()
@@ -246,7 +249,8 @@ class JobRunner(AsyncBlock):
             jobs: What it consists of, so that type checkers know its results.
             stop_after_failures: When so many jobs have failed, the group stops: those that have
                 not begun never begin, and the others are cancelled. None: it never does.
-            signal_when_finished: Key of a signal that is sent when the last job has ended.
+            signal_when_finished: Key of a signal that is sent when the last job has ended, to a
+                run of this runner's `queue_name`: a workflow runtime's must be the same.
             retention: The group is forgotten this long after its last job's end. None: after the
                 runner's retention, or never, if that has none.
 

@@ -165,7 +165,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as a handler in another process gets it: it can be pickled."""
+    """A job as a handler in another process gets it: it can be pickled.
+
+    Example:
+        >>> def handler(view: JobView) -> int:
+        ...     return len(view.payload)
+        >>> handler(JobView.detached(b"hello"))
+        5
+    """
 
     id: str
     queue: str
@@ -181,6 +188,34 @@ class JobView:
     def is_last_attempt(self) -> bool:
         """Whether a failure now is final."""
         return self.attempt >= self.max_attempts
+
+    @classmethod
+    def detached(
+        cls,
+        payload: bytes = b"",
+        *,
+        queue: str = "detached",
+        job_id: str = "detached",
+        headers: Mapping[str, str] | None = None,
+        attempt: int = 1,
+        max_attempts: int = 3,
+        priority: int = 1000,
+    ) -> JobView:
+        """A view of a job that no queue knows of, to call a function with in a test.
+
+        Raises:
+            InvalidType, InvalidArgument, ValueTooLarge: It could not be a job.
+        """
+        delivery = Delivery.detached(
+            payload,
+            queue=queue,
+            job_id=job_id,
+            headers=headers,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            priority=priority,
+        )
+        return cls.of(delivery.job)
 
     @classmethod
     def of(cls, job: Job) -> JobView:

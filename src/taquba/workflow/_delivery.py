@@ -28,6 +28,7 @@ from taquba.queue._failure import short_text
 from taquba.workflow._headers import HEADER_GROUP, HEADER_RUN_ID, life_of
 from taquba.workflow._large import store_large
 from taquba.workflow._outcomes import Cancel, Continue, Fail, Outcome, Succeed
+from taquba.workflow._queues import workflow_of
 from taquba.workflow._records import ErrorKind, TerminalStatus
 from taquba.workflow._runner import CallRunner, check_outcome
 from taquba.workflow._runs import ACTIVE, RunTable
@@ -380,10 +381,12 @@ class Delivery:
         text = failure.text
         final = kind is ErrorKind.PERMANENT or claim.job.is_last_attempt
         if self._queue.failure is None:
+            workflow = workflow_of(claim.job.queue)[0]
             logger.warning(
-                "step %d of run %s failed on attempt %d of %d%s: %s",
+                "step %d of run %s%s failed on attempt %d of %d%s: %s",
                 number,
                 run_id,
+                "" if workflow is None else f" of {workflow!r}",
                 claim.job.attempts,
                 claim.job.max_attempts,
                 ", and the run with it" if final else "",

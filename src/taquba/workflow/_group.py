@@ -67,8 +67,8 @@ class Grouping(ABC):
                 cancelled. None: it never does.
             signal_when_finished: Key of a signal that is sent when the last member has ended, in
                 that very transaction, with the group's id as its payload: for a step that waits
-                for the group with ``Continue(signal=…)``. It is sent also if the buffer of that
-                key is full.
+                for the group with ``Continue(signal=…)``, of a run of the same queue name. It is
+                sent also if the buffer of that key is full.
             retention: The group is forgotten this long after its last member's end. None: after
                 the runtime's retention, or never, if that has none.
 
@@ -283,8 +283,9 @@ class RunGroup:
         """The ends of all members, as they come. What it reports is durable.
 
         Those that have ended already come first. It waits for the others, also for those that are
-        being submitted, and ends when no more can come. It can be called as often as you like,
-        and begins anew each time. A member that is run again meanwhile comes again.
+        being submitted (begin as soon as `submit` has), and ends when no more can come. It can be
+        called as often as you like, and begins anew each time. A member that is run again meanwhile
+        comes again.
 
         Args:
             order: ``"completion"``: in the order of their ends. ``"submission"``: in that of
@@ -303,7 +304,7 @@ class RunGroup:
             raise InvalidArgument(f"order is {shown(order)}: give 'completion' or 'submission'")
         whole(concurrency_hint, "concurrency_hint", 1, _MAX_HINT)
         table = self._table()
-        number = table.get(self.group_id).number
+        number = await self._begun(None)
         pages = page_by_completion if order == "completion" else page_by_submission
         at = 0
         while True:
@@ -356,7 +357,7 @@ class RunGroup:
         if timeout is not None:
             until = clock.monotonic() + seconds(timeout, name="timeout")
         table = self._table()
-        number = table.get(self.group_id).number
+        number = await self._begun(until)
         while True:
             group = table.get(self.group_id)
             if not group.pending and not table.is_submitting(self.group_id):
@@ -373,6 +374,19 @@ class RunGroup:
                     )
             finally:
                 table.remove_reader(number, change)
+
+    async def _begun(self, until: float | None) -> int:
+        """The group's number, which it gets with the first members that are being submitted."""
+        table, clock = self._table(), self._runtime._queue.clock
+        while table.find(self.group_id) is None and table.is_submitting(self.group_id):
+            change = table.add_reader(self.group_id)
+            try:
+                left = None if until is None else max(until - clock.monotonic(), 0.0)
+                if not await self._runtime._wait_for(change, left):
+                    raise TimeoutError(f"group {self.group_id!r} has no members yet")
+            finally:
+                table.remove_reader(self.group_id, change)
+        return table.get(self.group_id).number
 
     # -- ending -----------------------------------------------------------------------------
 

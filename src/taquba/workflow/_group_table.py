@@ -80,7 +80,7 @@ class GroupTable:
         self._submitting: dict[str, int] = {}
         self._temporary: set[str] = set()
         """Temporary groups of this process."""
-        self._readers: dict[int, dict[asyncio.Future[None], None]] = {}
+        self._readers: dict[int | str, dict[asyncio.Future[None], None]] = {}
 
     def enter(self) -> None:
         """Find what is there: a runtime begins to use this table."""
@@ -190,8 +190,7 @@ class GroupTable:
             del self._submitting[group_id]
             self.to_forget.set()
             group = self.find(group_id)
-            if group is not None:
-                self._tell(group.number)
+            self._tell(group_id if group is None else group.number)
 
     def open(
         self, tx: QueueTransaction, group_id: str, own: GroupOptions, options: dict[str, Any]
@@ -227,6 +226,7 @@ class GroupTable:
     def _opened(self, group_id: str) -> None:
         self._some()
         self.stopped.discard(group_id)
+        self._tell(group_id)
 
     def reopen(self, tx: QueueTransaction, group: Group) -> None:
         """What had stopped it counts no longer."""
@@ -467,20 +467,20 @@ class GroupTable:
 
     # -- waiting ----------------------------------------------------------------------------
 
-    def add_reader(self, number: int) -> asyncio.Future[None]:
-        """A future of the group's next change in this process."""
+    def add_reader(self, number: int | str) -> asyncio.Future[None]:
+        """A future of the group's next change in this process; by its id while it is none yet."""
         reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers.setdefault(number, {})[reader] = None
         return reader
 
-    def remove_reader(self, number: int, reader: asyncio.Future[None]) -> None:
+    def remove_reader(self, number: int | str, reader: asyncio.Future[None]) -> None:
         readers = self._readers.get(number)
         if readers is not None:
             readers.pop(reader, None)
             if not readers:
                 del self._readers[number]
 
-    def _tell(self, number: int) -> None:
+    def _tell(self, number: int | str) -> None:
         for reader in self._readers.pop(number, ()):
             if not reader.done():
                 reader.set_result(None)

@@ -183,6 +183,7 @@ class WorkflowRuntime(AsyncBlock, Signalling, Grouping, RunReader):
         self._keep_history = keep_history
         self._waiters: set[asyncio.Future[Any]] = set()
         self._runs: RunTable | None = None
+        self._entered_by = "WorkflowRuntime(…) as runtime"
         self._group: TaskGroup | None = None
         self._engines: Engines | None = None
         self._left = False
@@ -521,7 +522,7 @@ class WorkflowRuntime(AsyncBlock, Signalling, Grouping, RunReader):
     def _opened(self) -> RunTable:
         if self._runs is None:
             raise InvalidArgument(
-                "the runtime is not entered: use 'async with WorkflowRuntime(…) as runtime:'"
+                f"the runtime is not entered: use 'async with {self._entered_by}:'"
             )
         return self._runs
 
