@@ -92,6 +92,7 @@ class Groups(RuleBasedStateMachine):
         self.now_ms = 0
         self.mended = False
         self.do(self._open())
+        self.submit("g", ["wait", "fail", "wait"], breaks=False)
 
     async def _open(self) -> None:
         self.process = Process(self.store, self.run_step, self.clock, drain_timeout=0)
