@@ -79,7 +79,8 @@ def test_listing(url: str, shown: Show, told: Show) -> None:
     assert [each["group_id"] for each in rest["groups"]] == ["batch-42"]
     assert rest["next"] is None
     assert rest["groups"][0] == told("groups", "show", url, "batch-42")
-    assert shown("groups", "list", url, "--queue", "other") == "no such groups\n"
+    nothing = shown("groups", "list", url, "--queue", "other")
+    assert nothing == "the runtime 'other' has no such groups; --queue names another\n"
 
 
 def test_showing(url: str, shown: Show) -> None:

@@ -39,7 +39,7 @@ async def list_command(options: argparse.Namespace, clock: Clock) -> int:
         print(json_text({"groups": [_as_json(group) for group in page], "next": following_one}))
         return 0
     if not page:
-        print("no such groups")
+        print(f"the runtime {options.queue!r} has no such groups; --queue names another")
         return 0
     rows = [["group", "state", "members", "succeeded", "failed", "cancelled", "pending"]]
     rows += [

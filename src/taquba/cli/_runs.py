@@ -55,7 +55,7 @@ async def list_command(options: argparse.Namespace, clock: Clock) -> int:
         print(json_text({"runs": [run_as_json(run) for run in page.runs], "next": page.next}))
         return 0
     if not page.runs:
-        print("no such runs")
+        print(f"the runtime {options.queue!r} has no such runs; --queue names another")
         return 0
     now_ms = clock.now_ms()
     rows = [["run", "state", "step", "submitted", "what"]]
