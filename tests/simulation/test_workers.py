@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -103,7 +104,14 @@ def handlers_do_not_wait_for_their_claim(patch: Patch) -> None:
         for lease in self._claimed:
             lease.start()
 
+    def told_at_once(
+        self: QueueTransaction, callback: Callable[[BaseException | None], None]
+    ) -> None:
+        self._core.leases.start(self._claimed)
+        asyncio.get_running_loop().call_soon(callback, None)
+
     patch(QueueTransaction, "durable", at_once)
+    patch(QueueTransaction, "when_durable", told_at_once)
 
 
 @fault("done_twice", "not_one_end", "miscounted", within=40, lease=0.4)

@@ -126,6 +126,15 @@ class Transaction:
         if self.ticket:
             await self._database._journal.durable(self.ticket)
 
+    def when_durable(self, callback: Callable[[asyncio.Future[None]], None]) -> None:
+        """As `durable`, without a task that waits: call this with a future that is done then."""
+        if self.ticket:
+            future = self._database._journal.durable(self.ticket)
+        else:
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(None)
+        future.add_done_callback(callback)
+
 
 @final
 class Database:

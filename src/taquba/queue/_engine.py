@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import anyio
@@ -21,6 +22,7 @@ from taquba.queue._delivering import fetch_payload
 from taquba.queue._failure import failure_of
 from taquba.queue._reaping import handler_ended
 from taquba.queue._shares import FairShares
+from taquba.queue._slot import Slot
 from taquba.queue._transaction import QueueTransaction
 from taquba.tracing import Operation
 
@@ -59,52 +61,15 @@ class _Finished(NamedTuple):
     next_claim: asyncio.Future[Claim | None]
 
 
-class _Slot:
-    """A task that works on one job after the other; holds the lease of the one it is at."""
+class _Delivery:
+    """Claims that are not durable yet, and what was settled with them."""
 
-    __slots__ = ("_grace", "_task", "cancelled", "engine", "interrupted", "leaving", "span")
+    __slots__ = ("batch", "began", "claims")
 
-    def __init__(self, engine: Engine, task: asyncio.Task[Any], grace: float) -> None:
-        self.engine = engine
-        self._task = task
-        self._grace = grace
-        self.cancelled = False
-        """Since the lease expired."""
-        self.interrupted = False
-        """Cancelled, since that was requested for the job."""
-        self.leaving = False
-        """Cancelled, since the engine gives back what is under way."""
-        self.span: object = None
-        """Of the handler that ran last, if that is traced, until what it says is settled."""
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        self._task.cancel()
-
-    @property
-    def grace(self) -> float:
-        return 0.0 if self.interrupted else self._grace  # once is enough
-
-    def interrupt(self) -> None:
-        self.interrupted = True
-        self._task.cancel()
-
-    def leave(self) -> None:
-        if not self.leaving and not self.interrupted:
-            self.leaving = True
-            self._task.cancel()
-
-    def uncancel(self) -> None:
-        # Also if the work did not heed it: the next one must not seem cancelled.
-        if self.cancelled:
-            self.cancelled = False
-            self._task.uncancel()
-        if self.leaving:
-            self.leaving = False
-            self._task.uncancel()
-        if self.interrupted:
-            self.interrupted = False
-            self._task.uncancel()
+    def __init__(self, claims: list[Claim], batch: list[_Finished], began: float) -> None:
+        self.claims = claims
+        self.batch = batch
+        self.began = began
 
 
 @final
@@ -161,6 +126,7 @@ class Engine:
         self._concurrency = whole(concurrency, "concurrency", 1, 100_000)
         self._busy = 0  # jobs whose claim is on its way, or whose handler runs
         self._undelivered = 0  # transactions that are not durable yet
+        self._deliveries: dict[_Delivery, None] = {}
         self._finished: deque[_Finished] = deque()
         self._flush_is_due = False
         self._flushing = False
@@ -215,6 +181,7 @@ class Engine:
                 finally:
                     # What is enqueued while the group ends must not be claimed any more.
                     self._accepting = False
+                    self._abandon_deliveries()
                 if self._failure is not None:
                     raise self._failure
         except BaseExceptionGroup as errors:
@@ -225,6 +192,7 @@ class Engine:
                 lane.listeners.remove(self._wake)
             self._core.on_stop.remove(self._queue_stopped)
             self._group = None
+            self._abandon_deliveries()  # of what was settled while the slots were being cancelled
             if self._finished and self._core.database.stopped is None:
                 # Their slots were cancelled, but what they finished still counts.
                 self._settle_and_claim(list(self._finished))
@@ -247,7 +215,7 @@ class Engine:
         self.stop()
         self._leaving = True
         for holder in self._core.leases.holders():
-            if isinstance(holder, _Slot) and holder.engine is self:
+            if isinstance(holder, Slot) and holder.engine is self:
                 holder.leave()
 
     async def drained(self) -> None:
@@ -301,7 +269,12 @@ class Engine:
         if batch or claims:
             self._busy += len(claims)
             self._undelivered += 1
-            group.start_soon(self._deliver, tx, claims, batch)
+            observer = self._core.observer
+            began = 0.0 if observer is None else observer.began()
+            # No task waits for this: it would cost more than all else that is done for a lone job.
+            delivery = _Delivery(claims, batch, began)
+            self._deliveries[delivery] = None
+            tx.when_durable(partial(self._deliver, delivery))
 
     async def _flush_when_admitted(self) -> None:
         await self._core.database.admit()
@@ -350,23 +323,21 @@ class Engine:
                 return tx, []
             return tx, self._shares.claim(tx, free)
 
-    async def _deliver(
-        self, tx: QueueTransaction, claims: list[Claim], batch: list[_Finished]
-    ) -> None:
-        """Once the claims are durable, hand them to waiting slots, and open slots for the rest."""
-        group = self._group
-        assert group is not None
+    def _deliver(self, delivery: _Delivery, error: BaseException | None) -> None:
+        """The claims are durable: hand them to waiting slots, and open slots for the rest."""
+        if self._deliveries.pop(delivery, delivery) is delivery:
+            return  # it was abandoned
+        claims, batch, group = delivery.claims, delivery.batch, self._group
         waiting = [x.next_claim for x in batch]
-        observer = self._core.observer
-        began = 0.0 if observer is None else observer.began()
         try:
-            await tx.durable()
-            if observer is not None:
-                for finished in batch:
-                    if finished.settlement is not None:
-                        observer.took(ACK_DURATION, finished.claim.job.queue, began)
-                for queue in {claim.job.queue for claim in claims}:
-                    observer.took(CLAIM_DURATION, queue, began)
+            if error is not None:
+                self._give_back(claims)
+                self._fail(error, batch)
+                return
+            self._observe(delivery)
+            if group is None or group.cancel_scope.cancel_called:
+                self._give_back(claims)
+                return
             for claim in claims:
                 while waiting and waiting[-1].done():  # its slot was cancelled
                     waiting.pop()
@@ -374,15 +345,31 @@ class Engine:
                     waiting.pop().set_result(claim)
                 else:
                     group.start_soon(self._slot, claim)
-        except BaseException:
-            self._give_back(claims)
-            raise
         finally:
-            for slot in waiting:
-                if not slot.done():
-                    slot.set_result(None)
-            self._undelivered -= 1
-            self._note_change()
+            self._end_delivery(waiting)
+
+    def _observe(self, delivery: _Delivery) -> None:
+        observer = self._core.observer
+        if observer is not None:
+            for finished in delivery.batch:
+                if finished.settlement is not None:
+                    observer.took(ACK_DURATION, finished.claim.job.queue, delivery.began)
+            for queue in {claim.job.queue for claim in delivery.claims}:
+                observer.took(CLAIM_DURATION, queue, delivery.began)
+
+    def _abandon_deliveries(self) -> None:
+        """This worker is being cancelled: what it claimed last is not worked on any more."""
+        deliveries, self._deliveries = list(self._deliveries), {}
+        for delivery in deliveries:
+            self._give_back(delivery.claims)
+            self._end_delivery([x.next_claim for x in delivery.batch])
+
+    def _end_delivery(self, waiting: list[asyncio.Future[Claim | None]]) -> None:
+        for slot in waiting:
+            if not slot.done():
+                slot.set_result(None)
+        self._undelivered -= 1
+        self._note_change()
 
     # -- slots ------------------------------------------------------------------------------
 
@@ -391,7 +378,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        slot = _Slot(self, task, self._cancel_grace)
+        slot = Slot(self, task, self._cancel_grace)
         running_job.set(None)  # not the one whose handler enqueued what this begins with
         while claim is not None:
             try:
@@ -414,7 +401,7 @@ class Engine:
                 raise
 
     async def _settled(
-        self, claim: Claim, slot: _Slot, next_claim: asyncio.Future[Claim | None]
+        self, claim: Claim, slot: Slot, next_claim: asyncio.Future[Claim | None]
     ) -> Claim | None:
         tracing, parent, job = self._core.tracing, slot.span, claim.job
         slot.span = None
@@ -424,7 +411,7 @@ class Engine:
         ):
             return await next_claim
 
-    async def _traced(self, claim: Claim, slot: _Slot, tracing: Tracing) -> Settlement:
+    async def _traced(self, claim: Claim, slot: Slot, tracing: Tracing) -> Settlement:
         job = claim.job
         operation = Operation(
             kind="handle",
@@ -439,7 +426,7 @@ class Engine:
                 tracing.fail(slot.span, settlement.error)
             return settlement
 
-    async def _handle(self, claim: Claim, slot: _Slot) -> Settlement | None:
+    async def _handle(self, claim: Claim, slot: Slot) -> Settlement | None:
         """Do the work; None when the lease expired meanwhile."""
         lease = claim._lease
         if claim.job._row[PAYLOAD_REF] is not None and not claim.job._row[PAYLOAD]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
@@ -119,6 +120,17 @@ class TransactionBase:
         await self._tx.durable()
         if self._claimed:
             self._core.leases.start(self._claimed)
+
+    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
+        """As `durable`, without a task that waits: call this then, with what it would raise."""
+
+        def told(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is None and self._claimed:
+                self._core.leases.start(self._claimed)
+            callback(error)
+
+        self._tx.when_durable(told)
 
     async def confirmed(self) -> None:
         """As `durable`; when nothing was changed, return when what was found is durable.
