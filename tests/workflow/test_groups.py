@@ -367,6 +367,24 @@ async def test_a_members_run_id_is_submitted_directly() -> None:
         assert counts(await group.status()) == (2, 2, 0, 0), "a new life of a member is one, too"
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_every_step_of_a_member_tells_its_group(adopted: bool) -> None:
+    """So that it does not begin in a group that stops, also if it was submitted alone."""
+    run_id = member_run_id("g", "k0")
+    async with bed(None) as t:
+        group = t.runtime.group("g")
+        if adopted:
+            await t.runtime.submit(b"x", run_id=run_id, headers={"a": "b"})
+            await group.submit(members("x"))
+        else:
+            await group.submit(members("x"))
+            await t.runtime.cancel(run_id)
+            await t.runtime.submit(b"x", run_id=run_id, headers={"a": "b"})
+        [job] = (await t.queue.list_jobs("workflow-steps")).jobs
+        assert (job.headers["workflow.group"], job.headers["a"]) == ("g", "b")
+        assert job.headers["workflow.run_id"] == run_id
+
+
 async def test_an_active_group_is_not_forgotten() -> None:
     """GRP-17, GRP-18"""
     runner = Runner()
@@ -776,6 +794,8 @@ async def test_bad_input() -> None:
             await collect(t, group, order="random")
         with pytest.raises(InvalidArgument, match="concurrency_hint"):
             await collect(t, group, concurrency_hint=0)
+        with pytest.raises(InvalidType, match="progress must be a function"):
+            await collect(t, group, progress=3)
 
 
 async def test_a_group_outlives_its_process() -> None:

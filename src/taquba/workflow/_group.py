@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from taquba._checks import shown, whole
+from taquba._checks import shown, whole, wrong_type
 from taquba.clock import Duration, seconds
 from taquba.errors import (
     GroupActive,
@@ -296,6 +296,7 @@ class RunGroup:
         Raises:
             GroupNotFound: There is no such group; or it was forgotten meanwhile.
             GroupIncomplete: Its submission was broken off; all that is known has been told.
+            InvalidArgument: Something of the above is wrong.
             Fenced: Another process took the store over.
             Closed: The runtime was closed meanwhile.
             PayloadMissing, CorruptStore, StoreError: A large result cannot be read.
@@ -303,6 +304,8 @@ class RunGroup:
         if order not in ("completion", "submission"):
             raise InvalidArgument(f"order is {shown(order)}: give 'completion' or 'submission'")
         whole(concurrency_hint, "concurrency_hint", 1, _MAX_HINT)
+        if progress is not None and not callable(progress):
+            raise wrong_type("progress must be a function of a GroupStatus", progress)
         table = self._table()
         number = await self._begun(None)
         pages = page_by_completion if order == "completion" else page_by_submission

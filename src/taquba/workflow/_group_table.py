@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from taquba._msgpack import pack
+from taquba._msgpack import pack, unpack
 from taquba.errors import DuplicateMemberKey, GroupMismatch, GroupNotFound, GroupStopped
 from taquba.workflow._group_rows import (
     GROUP_COLUMNS,
@@ -20,6 +20,7 @@ from taquba.workflow._group_rows import (
     StoredMember,
     find_group,
 )
+from taquba.workflow._headers import HEADER_GROUP
 from taquba.workflow._records import TerminalStatus
 from taquba.workflow._run import RUN_COLUMNS, Run
 from taquba.workflow._signal import new_signal
@@ -337,6 +338,19 @@ class GroupTable:
         return not self._queue.peek(
             "SELECT 1 FROM groups WHERE number = ? AND group_id IS NOT NULL", (number,)
         )
+
+    def mark(self, tx: QueueTransaction, place: Membership | None, job_id: str) -> None:
+        """A run that was submitted alone is a member: its step tells so from now on."""
+        if place is None:
+            return
+        found = tx.execute(
+            "SELECT group_id, headers FROM groups JOIN jobs ON jobs.id = ? WHERE number = ?",
+            (job_id, place.group_number),
+        ).fetchone()
+        if found is not None:  # or else the job was removed by hand
+            group_id, headers = found
+            marked = pack({**unpack(headers), HEADER_GROUP: group_id})
+            tx.execute("UPDATE jobs SET headers = ? WHERE id = ?", (marked, job_id))
 
     def keep_input(self, tx: QueueTransaction, life: int, data: bytes | None = None) -> None:
         """A run's first step is going: if it is a member's, its input is kept with that.

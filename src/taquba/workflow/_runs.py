@@ -289,7 +289,10 @@ class RunTable:
             InputMismatch: It was, and had another input or workflow.
         """
         if not fresh:
+            own = place
             place = self._replace(tx, life, run_id, digest, workflow, place)
+            if place is not own:
+                self.groups.mark(tx, place, job_id)
         tx.execute(
             "INSERT INTO runs (life, queue, run_id, status, step, job_id, input_digest,"
             " submitted_at, headers, workflow, revision, group_number, position)"
@@ -342,7 +345,11 @@ class RunTable:
 
     def adopt(self, tx: QueueTransaction, life: int, place: Membership) -> None:
         """An active run becomes a member of a group."""
-        tx.execute("UPDATE runs SET group_number = ?, position = ? WHERE life = ?", (*place, life))
+        [(job_id,)] = tx.execute(
+            "UPDATE runs SET group_number = ?, position = ? WHERE life = ? RETURNING job_id",
+            (*place, life),
+        ).fetchall()
+        self.groups.mark(tx, place, job_id)
 
     def advance(
         self,
