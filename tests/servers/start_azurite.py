@@ -22,6 +22,7 @@ from typing import Any
 
 from _common import HOST, Server, StartError, main, parse_args
 
+ATTEMPTS, SECONDS = 4, 120
 VERSION = "3.35.0"  # later ones want node 21
 
 # The account and key that Microsoft publishes for every emulator; no secret.
@@ -71,19 +72,29 @@ def install() -> str:
 
 
 def npm_install(folder: str) -> None:
+    """Install it, in several attempts: a registry's connection may hang for minutes."""
     quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts"]
-    argv = [*node()[1], "install", *quiet, "--prefix", folder, f"azurite@{VERSION}"]
-    done = subprocess.run(
-        argv,
-        env={**os.environ, **environment()},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    if done.returncode != 0:
-        raise StartError(f"npm could not install azurite@{VERSION}:\n{done.stdout}")
+    patience = ["--prefer-offline", "--fetch-timeout=30000", "--fetch-retry-maxtimeout=10000"]
+    argv = [*node()[1], "install", *quiet, *patience, "--prefix", folder, f"azurite@{VERSION}"]
+    said: object = ""
+    for _ in range(ATTEMPTS):
+        try:
+            done = subprocess.run(
+                argv,
+                env={**os.environ, **environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            said = error
+            continue
+        if done.returncode == 0:
+            return
+        said = done.stdout
+    raise StartError(f"npm could not install azurite@{VERSION}:\n{said}")
 
 
 def connection_string(port: int) -> str:
